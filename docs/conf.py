@@ -24,11 +24,12 @@ version = release = ithbit.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
 include_patterns = [
-    *("docs/**.md", "docs/**.ipynb", "README.md", "results/README.md", "experiments/README.md"),
-    *("CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md"),
+    *("docs/**.md", "docs/**.ipynb", "README.md", "results/README.md"),
+    *("results/weights/README.md", "experiments/README.md"),
+    *("CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md"),
 ]
 exclude_patterns = [
-    *("results/*/**", "src", "tests", "runs", "build", "dist", ".*", "**/.ipynb_checkpoints"),
+    *("src", "tests", "runs", "build", "dist", ".*", "**/.ipynb_checkpoints"),
 ]
 
 myst_heading_anchors = 3

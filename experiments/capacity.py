@@ -45,7 +45,7 @@ from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure
-from ithbit.store.writing import in_memory, write_text, write_whole
+from ithbit.store.writing import in_memory, write_output, write_text
 from ithbit.sweeps.runner import run_all
 
 RECORDS = ("spec.json", "result.json", "failure.json", "verification.json")
@@ -101,7 +101,7 @@ def pack(
                     ):
                         tar.add(folder / name, f"{folder.name}/{name}")
 
-    write_whole(path, in_memory(fill))
+    write_output(path, in_memory(fill))
 
 
 def ahead(

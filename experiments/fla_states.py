@@ -28,7 +28,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ithbit.contract.behaviour import behaviour
+from ithbit.contract.building import Subject
+from ithbit.contract.check import check_contract
+from ithbit.contract.findings import CheckSettings
 from ithbit.contract.rank import causal_rank
 from ithbit.models.adapters import FlaLayer, fla_module
 
@@ -359,7 +361,10 @@ def row(name: str) -> dict[str, Any]:
     start = time.perf_counter()
     layer = built(name)
     keeps, how = declared(layer.layer)
-    leak = behaviour(layer, WIDTH, 12).leak
+    device = next(layer.parameters()).device.type
+    subject = Subject(name, WIDTH, lambda _: built(name), ("layer = build()",))
+    seen = check_contract(subject, CheckSettings(seconds=4.0, width=WIDTH, device=device))
+    leak = next((each.sentence for each in seen.findings() if each.clause == "causal"), "")
     rank = causal_rank(layer, WIDTH, LAYERS[name][1])
     state = "" if rank.state is None or leak else rank.state
     note = f"not causal: {leak}" if leak else rank.sentence()

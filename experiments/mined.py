@@ -1,7 +1,7 @@
 """Train refuted runs further on the inputs they answer worst, until a search finds no wrong answer.
 
-    python experiments/mined.py results/weights/blocks results/weights/mixed
-    python experiments/mined.py results/weights/uniform --device cuda --csv mined.csv
+    python experiments/mined.py results/weights/blocks.zip results/weights/mixed.zip
+    python experiments/mined.py results/weights/uniform.zip --device cuda --csv mined.csv
 
 For each refuted run in the stores: look for inputs of least margin (plain strings, densities,
 descent), add them to a pool, and train some steps of AdamW on batches that are half blocks and half
@@ -23,6 +23,7 @@ from ithbit.engine.device import Device, choose_device, usable_cores
 from ithbit.engine.evaluate import bce, evaluate, held_out_examples
 from ithbit.models.classifier import logits
 from ithbit.spec import RunSpec
+from ithbit.store.packed import opened
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Case
 from ithbit.tasks.sampling import Examples, draw_examples, stream_keys
@@ -119,7 +120,7 @@ def main() -> None:
     given = parser.parse_args()
     device, rows = choose_device(given.device), []
     for store in given.stores:
-        for folder in finished_folders(store):
+        for folder in finished_folders(opened(store)):
             record = read_verification(str(folder))
             if record and record.found.verdict == "refuted" and given.only in folder.name:
                 rows.append(mend(folder, device, given))

@@ -29,9 +29,9 @@ from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol, cell
 from ithbit.store.records import Epoch, Failure, Result
 from ithbit.sweeps.runner import run_all
-from ithbit.tasks.indexing import n_tokens
+from ithbit.tasks.indexing import N_FEATURES, n_tokens
 from ithbit.tasks.sampling import HELD_OUT_SEED, Examples, draw_examples, stream_keys
-from ithbit.tasks.tokens import N_FEATURES, token_table
+from ithbit.tasks.tokens import token_table
 
 WIDTH = 16
 BARS = {"LoopRecurrence": 15, "Lstm": 5, "Encoder": 5, "CausalConv": 5}

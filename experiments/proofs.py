@@ -1,8 +1,8 @@
 """Which runs are proved right on all inputs, and what it takes.
 
-    python experiments/proofs.py results/weights/uniform results/weights/mixed -o results/proofs
+    python experiments/proofs.py results/weights/*.zip -o results/proofs
     python experiments/proofs.py STORE --task rhi --family softmax-full --n 64 --seconds 60
-    python experiments/proofs.py results/weights/* -o results/proofs --confirm
+    python experiments/proofs.py results/weights/*.zip -o results/proofs --confirm
 
 For every solved run of the stores whose blocks have bounds: seek a proof as `ithbit verify --prove`
 does, in real arithmetic on the stored weights, and check its certificate. runs.csv gets one row per
@@ -36,12 +36,13 @@ from ithbit.errors import StoreError
 from ithbit.families import FAMILIES
 from ithbit.spec import RunSpec
 from ithbit.store.folder import keep_verification
+from ithbit.store.packed import opened
 from ithbit.store.reading import read_verification
 from ithbit.store.records import Proof
 from ithbit.store.writing import write_text
 from ithbit.theory.certificate_file import read_certificate
 from ithbit.verification.proofs.certificate import read_leaves
-from ithbit.verification.proofs.interface import has_bounds
+from ithbit.verification.proofs.kinds import kind_of
 from ithbit.verification.proofs.run_proof import FILE, prove_run, search_proof
 from ithbit.verification.proofs.two_layers import FEW
 from ithbit.verification.stored_run import finished_folders, read_stored_run
@@ -60,7 +61,7 @@ def row_of(job: tuple[Path, float, Path]) -> Row | None:
     cpu, started = time.process_time(), time.perf_counter()
     proof, _ = search_proof(run, weights, file, seconds)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - started
-    if not has_bounds(run.model):  # weights that cannot be bounded still get a row
+    if kind_of(run.model) is None:  # weights that cannot be bounded still get a row
         return None
     tried = 0.0
     if proof.certificate and run.model.n_layers == 2:
@@ -105,7 +106,7 @@ def row_of(job: tuple[Path, float, Path]) -> Row | None:
 def confirm(stores: list[Path], rows: list[Row]) -> Iterator[str]:
     """Check every certificate in the stores, and correct records and rows; a line for each."""
     checked: dict[str, Proof] = {}
-    for folder in (each for store in stores for each in finished_folders(store)):
+    for folder in (each for store in stores for each in finished_folders(opened(store))):
         record = read_verification(str(folder))
         if record is None or not (folder / FILE).exists():
             continue
@@ -169,7 +170,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for each proof")
     parser.add_argument("--workers", type=int, default=2, help="single-threaded processes")
     parser.add_argument("--again", action="store_true", help="include runs that have a row")
-    parser.add_argument("--confirm", action="store_true", help="check certificates of the stores")
+    parser.add_argument(
+        "--confirm", action="store_true", help="check certificates of the stores, folders"
+    )
     parser.add_argument("--certificates", type=Path, help="folder to keep the certificates in")
     parser.add_argument("-o", "--out", type=Path, help="folder for runs.csv")
     given = parser.parse_args()
@@ -186,7 +189,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         kept = given.certificates or Path(scratch)
         kept.mkdir(parents=True, exist_ok=True)
-        folders = [folder for store in given.stores for folder in finished_folders(store)]
+        folders = [folder for store in given.stores for folder in finished_folders(opened(store))]
         runs = [(folder, read_stored_run(folder).spec) for folder in folders]
         todo = [f for f, run in runs if wanted(run, given) and run.run_id not in known]
         for row in results([(folder, given.seconds, kept) for folder in todo], given.workers):

@@ -21,7 +21,7 @@ status is 1 if a cell differs, 3 if none does but one is incomplete, 2 if the co
 
 With `--compile`, on one GPU, the stacked models and their gradients go through `torch.compile`,
 which takes less than half the time and rounds differently; the records say so. A model's first
-gradients are checked against the plain ones.
+gradients are checked against the eager ones.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from ithbit.engine.device import choose_device, describe_environment
 from ithbit.engine.evaluate import bce
 from ithbit.engine.options import Switch, TrainingOptions
 from ithbit.engine.steppers import StepperName
-from ithbit.engine.steppers.plain import PlainStepper
+from ithbit.engine.steppers.stacked import StackedStepper
 from ithbit.engine.training_context import Event
 from ithbit.errors import IthbitError, StoreError
 from ithbit.models.classifier import logits
@@ -178,14 +178,14 @@ def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
 
     An epoch's last batch is not compiled: it is one step, and would need another compilation.
     """
-    plain, describe = PlainStepper.losses, loop.describe_environment
+    eager, describe = StackedStepper.losses, loop.describe_environment
     compiled: dict[tuple[ModelSpec, bool], Losses] = {}  # a single run is compiled separately
     torch._dynamo.config.recompile_limit = 64  # all models go through one function
 
-    def losses(self: PlainStepper, examples: Examples) -> Tensor:
+    def losses(self: StackedStepper, examples: Examples) -> Tensor:
         model, several = self.model, len(examples.index) > 1
         if examples.index.shape[1] != self.protocol.batch_size:
-            return plain(self, examples)
+            return eager(self, examples)
         if several:
             for tensor in (*self.params.values(), examples.bits, examples.index):
                 torch._dynamo.mark_dynamic(tensor, 0)
@@ -196,18 +196,18 @@ def compile_stacked(backend: str | Callable[..., Any] = "inductor") -> None:
 
             new = torch.compile(of_model, dynamic=False, backend=backend)
             found = new(self.params, self.table, examples)
-            check_gradients(model, list(self.params.values()), found, plain(self, examples))
+            check_gradients(model, list(self.params.values()), found, eager(self, examples))
             compiled[model, several] = new
         return compiled[model, several](self.params, self.table, examples)
 
-    PlainStepper.losses = losses  # type: ignore[method-assign]
-    loop.describe_environment = lambda device: describe(device) | {"compiled": str(backend)}
+    StackedStepper.losses = losses  # type: ignore[method-assign]
+    loop.describe_environment = lambda *of: describe(*of) | {"compiled": str(backend)}
 
 
-def check_gradients(model: ModelSpec, params: list[Tensor], found: Tensor, plain: Tensor) -> None:
-    """Raise IthbitError if compiled gradients differ from the plain ones: compilers have bugs."""
+def check_gradients(model: ModelSpec, params: list[Tensor], found: Tensor, eager: Tensor) -> None:
+    """Raise IthbitError if compiled gradients differ from the eager ones: compilers have bugs."""
     both = [
-        torch.autograd.grad(loss.sum(), params, materialize_grads=True) for loss in (found, plain)
+        torch.autograd.grad(loss.sum(), params, materialize_grads=True) for loss in (found, eager)
     ]
     off = [  # relative to the largest number in each tensor
         ((a - b).abs().max() / b.abs().max().clamp(min=1e-30)).item()

@@ -7,7 +7,7 @@
 
 Weights are untrained: the time does not depend on them. The first call on a GPU loads kernels, so a
 small warm-up precedes the timing. Each of fla's layers runs in its own process: one that breaks the
-GPU's context, or never stops compiling, does not affect the others. For each: behaviour, causal
+GPU's context, or never stops compiling, does not affect the others. For each: facts, causal
 rank up to k = 12, and ten training steps at n = 8. The tables come last; the JSON file is rewritten
 after every line.
 """
@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import save
 
 import ithbit
-from ithbit.contract.behaviour import behaviour, usable
+from ithbit.contract.layer_facts import layer_facts, usable
 from ithbit.contract.rank import causal_rank
 from ithbit.engine.device import choose_device, describe_environment
 from ithbit.families import FAMILIES
@@ -69,10 +69,10 @@ def probe_one(name: str, device_name: str) -> dict[str, Any]:
         layer, device = load_layer(f"fla:{name}"), choose_device(device_name).torch
         found["stage"] = "build and run"
         module = usable(layer, WIDTH, 10, device)
-        found["stage"] = "behaviour"
-        seen = behaviour(module, WIDTH, 10)
+        found["stage"] = "facts"
+        seen = layer_facts(layer, module, WIDTH, 10)
         found |= {"sentence": seen.sentence(name), "dtype": seen.dtype}
-        found |= {"causal": seen.leak is None, "parameters": seen.n_parameters}
+        found |= {"causal": seen.to_json(name)["causal"], "parameters": seen.n_parameters}
         found["stage"] = "training"
         where = {"device": device_name, "workers": 1}
         with tempfile.TemporaryDirectory() as store:

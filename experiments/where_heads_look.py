@@ -11,7 +11,7 @@ of the same entries, on random inputs in float64:
 The explicit weights look at the index in layer 1 and at the bit in layer 2. All of this is
 observed; no explanation is claimed.
 
-    python experiments/where_heads_look.py results/weights/uniform results/weights/mixed \\
+    python experiments/where_heads_look.py results/weights/uniform.zip results/weights/mixed.zip \\
         --csv heads.csv --figure heads.png
 """
 
@@ -27,6 +27,7 @@ import torch
 
 import ithbit
 from ithbit.families import FAMILIES
+from ithbit.store.packed import opened
 from ithbit.store.reading import read_verification, run_folders
 from ithbit.tasks.margins import margin_of
 from ithbit.theory.constructions import TRAINED, construct_trained
@@ -95,6 +96,7 @@ def measure(model: torch.nn.Module, task: str, n: int, inputs: int, seed: int = 
 
 def trained(store: Path, inputs: int) -> Iterator[dict]:
     """Every solved attention run of the store that stands."""
+    store = opened(store)
     for _, folder in run_folders(store):
         record = read_verification(str(store / folder))
         if record is None:

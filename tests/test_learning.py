@@ -49,17 +49,17 @@ def test_shipped_successes_agree_with_the_paper(row: SuccessRow, shipped: pl.Dat
     assert fisher_exact((int(cell["solved"].sum()), 20), (row.successes[8], 5)) >= LEVEL
 
 
-def test_the_totals_that_the_readme_prints(shipped: pl.DataFrame) -> None:
+def test_the_totals_that_the_docs_print(shipped: pl.DataFrame) -> None:
     counted = {(row.task, row.families[0], row.n_layers): row.group for row in ROWS}
     totals: Counter[tuple[str, bool]] = Counter()
     for run in shipped.iter_rows(named=True):
         group = counted.get((run["task"], run["family"], run["n_layers"]))
         if group:
             totals[group, run["solved"]] += 1
-    readme = (SHIPPED.parents[2] / "README.md").read_text()
+    page = (SHIPPED.parents[2] / "docs" / "reproduction.md").read_text()
     for group in ("constructive", "stress test"):
         solved, failed = totals[group, True], totals[group, False]
-        assert f"{solved}/{solved + failed} (" in readme
+        assert f"{solved}/{solved + failed} (" in page
 
 
 @pytest.mark.slow

@@ -48,3 +48,10 @@ def test_version_is_written_in_one_place() -> None:
 def test_the_citation_is_of_this_version() -> None:
     assert f"\nversion: {ithbit.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## {ithbit.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_hooks_lint_with_the_pinned_ruff() -> None:
+    (pinned,) = re.findall(r"^ruff==\S+", (ROOT / "constraints.txt").read_text(), re.M)
+    hooks = re.findall(r"ruff==[^\"]+", (ROOT / ".pre-commit-config.yaml").read_text())
+    assert len(hooks) == 2
+    assert set(hooks) == {pinned}

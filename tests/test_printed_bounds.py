@@ -34,8 +34,9 @@ from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED, construct
 from ithbit.theory.summary_table import SummaryEntry
 from ithbit.theory.verdicts import verdict
 from ithbit.verification.proofs.branch_and_bound import Found
-from ithbit.verification.proofs.certificate import Confirmed, need_bounds
+from ithbit.verification.proofs.certificate import Confirmed
 from ithbit.verification.proofs.interface import Leaves, NodeBounds
+from ithbit.verification.proofs.leaf_checks import need_bounds
 
 SOURCE = Path(ithbit.__file__).parent
 NUMBER = r"(-?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?)"

@@ -132,13 +132,16 @@ def test_a_later_field_counts_only_where_it_is_set(part: str, default, other) ->
     assert replace(RUN, **{part: kind(**vars(spec))}).run_id != RUN.run_id
 
 
-def test_every_field_of_0_1_counts() -> None:
-    """Names and order as 0.1 hashed them; all that came later is declared so."""
-    later = [f.name for f in (*fields(ModelSpec), *fields(Protocol)) if "since" in f.metadata]
-    assert later == ["code", "examples"]
-
-
 def test_unknown_examples_get_a_sentence() -> None:
     assert Protocol(examples="mixed").examples == "mixed"
     with pytest.raises(SpecError, match="unknown examples 'even'; choose one of uniform, mixed"):
         Protocol(examples="even")
+
+
+@pytest.mark.parametrize("name", ["task", "family", "positions"])
+@pytest.mark.parametrize("value", [None, 3, ["gru"], {"a": 1}, [":"]])
+def test_names_are_text(name, value) -> None:
+    """What a file has in their place is not hashed."""
+    fields = {"task": "lhi", "family": "gru", "n_bits": 3, name: value}
+    with pytest.raises(SpecError, match=rf"{name} must be text"):
+        ModelSpec(**fields)

@@ -11,10 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
+    from ithbit.api.bounds import bound as bound
+    from ithbit.api.bounds import complexity as complexity
+    from ithbit.api.bounds import verdict as verdict
+    from ithbit.api.checking import assert_contract as assert_contract
+    from ithbit.api.checking import check as check
     from ithbit.api.probing import capacity as capacity
     from ithbit.api.probing import probe as probe
     from ithbit.api.records import compare as compare
     from ithbit.api.records import export as export
+    from ithbit.api.records import histories as histories
     from ithbit.api.records import plot as plot
     from ithbit.api.records import report as report
     from ithbit.api.records import runs as runs
@@ -22,13 +28,10 @@ if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
     from ithbit.api.sweeps import merge as merge
     from ithbit.api.sweeps import status as status
     from ithbit.api.sweeps import sweep as sweep
-    from ithbit.api.theory import bound as bound
     from ithbit.api.theory import certify as certify
     from ithbit.api.theory import check_certificate as check_certificate
-    from ithbit.api.theory import complexity as complexity
     from ithbit.api.theory import construct as construct
     from ithbit.api.theory import explain as explain
-    from ithbit.api.theory import verdict as verdict
     from ithbit.api.trained import data as data
     from ithbit.api.trained import explore as explore
     from ithbit.api.trained import load as load
@@ -45,16 +48,15 @@ if TYPE_CHECKING:  # `as` re-exports a name for type checkers; see `_HOMES`
     from ithbit.store.records import Failure as Failure
     from ithbit.store.records import Result as Result
 
-__version__ = "0.2.0"  # only here: the build reads it
+__version__ = "0.3.0"  # only here: the build reads it
 
 _HOMES = {
+    "api.checking": ("assert_contract", "check"),
+    "api.bounds": ("bound", "complexity", "verdict"),
     "api.probing": ("capacity", "probe"),
-    "api.records": ("compare", "export", "plot", "report", "runs", "table"),
+    "api.records": ("compare", "export", "histories", "plot", "report", "runs", "table"),
     "api.sweeps": ("merge", "status", "sweep"),
-    "api.theory": (
-        *("bound", "certify", "check_certificate", "complexity", "construct", "explain"),
-        "verdict",
-    ),
+    "api.theory": ("certify", "check_certificate", "construct", "explain"),
     "api.trained": ("data", "explore", "load", "score", "verify"),
     "api.training": ("params", "sample", "train"),
     "errors": ("IthbitError",),

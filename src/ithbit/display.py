@@ -219,8 +219,8 @@ def _rounded(bound: float | Fraction | None, digits: int, places: int | None, ro
     else:
         exact = Fraction(float(bound))
     if places is not None:
-        whole = math.floor if rounding == ROUND_FLOOR else math.ceil
-        return f"{Decimal(whole(exact * 10**places)).scaleb(-places):f}"
+        round_to = math.floor if rounding == ROUND_FLOOR else math.ceil
+        return f"{Decimal(round_to(exact * 10**places)).scaleb(-places):f}"
     # Division is correctly rounded, in the given direction; a float is a fraction exactly.
     context = Context(prec=digits, rounding=rounding, Emin=-10_000, Emax=10_000)
     number = context.divide(Decimal(exact.numerator), Decimal(exact.denominator)).normalize()
@@ -247,14 +247,14 @@ def clock(seconds: float) -> str:
     >>> clock(42), clock(150), clock(7300), clock(200_000)
     ('42 s', '2 min 30 s', '2 h 1 min', '2 d 7 h')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    n = round(seconds)
+    if n < 60:
+        return f"{n} s"
+    if n < 3600:
+        return f"{n // 60} min {n % 60} s"
+    if n < 86400:
+        return f"{n // 3600} h {n % 3600 // 60} min"
+    return f"{n // 86400} d {n % 86400 // 3600} h"
 
 
 def wrapped(text: str, first: str = "", then: str = "", columns: int = COLUMNS) -> list[str]:

@@ -153,8 +153,8 @@ def check_numbers(subject: str, spec: Any, called: dict[str, str] | None = None)
         if field.type in (int, float):
             read = as_int if field.type is int else number
             try:
-                said, given = (called or {}).get(field.name, field.name), getattr(spec, field.name)
-                normalize(spec, **{field.name: read(said, given)})
+                label, given = (called or {}).get(field.name, field.name), getattr(spec, field.name)
+                normalize(spec, **{field.name: read(label, given)})
             except SpecError as error:
                 problems.append(str(error))
         elif field.type is bool and not isinstance(given := getattr(spec, field.name), bool):

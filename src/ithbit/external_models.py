@@ -27,7 +27,7 @@ from ithbit.errors import SpecError
 from ithbit.families import Task, task_named
 from ithbit.published import RUNS_PER_CELL, published
 from ithbit.spec import Protocol
-from ithbit.store.writing import in_memory, json_bytes, write_text, write_whole
+from ithbit.store.writing import in_memory, json_bytes, write_output, write_text
 from ithbit.tasks.indexing import all_inputs
 from ithbit.tasks.sampling import BYTES_A_BIT, HELD_OUT_SEED, draw_examples, stream_keys
 
@@ -120,7 +120,7 @@ def write_sets(
         frame = pl.DataFrame({**label, "number": number, "bits": texts, "index": each.index})
         packed = partial(np.savez_compressed, bits=each.bits, index=each.index, **label)
         for ending, write in (("parquet", frame.write_parquet), ("npz", packed)):
-            paths.append(write_whole(folder / f"{each.name}.{ending}", in_memory(write)))
+            paths.append(write_output(folder / f"{each.name}.{ending}", in_memory(write)))
     record = {
         "schema": SCHEMA,
         "task": chosen,
@@ -128,7 +128,7 @@ def write_sets(
         "seeds": seeds,
         "sets": {each.name: len(each.index) for each in sets},
     }
-    paths.append(write_whole(folder / "data.json", json_bytes(record)))
+    paths.append(write_output(folder / "data.json", json_bytes(record)))
     paths.append(write_text(folder / "README.md", _readme(chosen, n_bits, sets)))
     return paths
 
@@ -255,14 +255,14 @@ def score(predictions: Path, data: Path, name: str = "yours") -> Score:
     if "held_out" not in given:
         raise SpecError(f"{predictions} does not answer the set held_out, which the score needs")
     right = {name: _right(given[name], sets[name], predictions) for name in given}
-    whole = right.get("exhaustive")
+    exhaustive = right.get("exhaustive")
     return Score(
         task,
         n_bits,
         _by_label(right["held_out"], sets["held_out"]),
         _by_label(right["adversarial"], sets["adversarial"]) if "adversarial" in right else {},
-        None if whole is None else float(whole.mean()),
-        None if whole is None else int((~whole).sum()),
+        None if exhaustive is None else float(exhaustive.mean()),
+        None if exhaustive is None else int((~exhaustive).sum()),
         name,
     )
 

@@ -100,6 +100,13 @@ FAMILIES: dict[str, Family] = {
     )
 }  # fmt: skip
 
+_SHIPPED = frozenset(FAMILIES)
+
+
+def is_added(name: str) -> bool:
+    """Whether a program has added this family to `FAMILIES`: other processes do not know it."""
+    return name in FAMILIES and name not in _SHIPPED
+
 
 def family_named(name: str) -> Family:
     """The family with this name: one of `FAMILIES`, or a user's layer if the name has a colon.

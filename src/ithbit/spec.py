@@ -74,7 +74,12 @@ family, got family 'gru'; use positions 'polynomial'
     code: str = since_0_2("")  # digest of a user's layer; the six families have none
 
     def __post_init__(self) -> None:
-        if ":" in str(self.family):
+        texts = {name: getattr(self, name) for name in ("task", "family", "positions")}
+        raise_problems(
+            "model",
+            [f"{k} must be text, got {v!r}" for k, v in texts.items() if not isinstance(v, str)],
+        )
+        if ":" in self.family:
             names = ("n_heads", "d_ff", "d_state")  # fields of the other families
             normalize(self, **{name: getattr(ModelSpec, name) for name in names})
         check_numbers("model", self, _SIZES)
@@ -88,7 +93,7 @@ family, got family 'gru'; use positions 'polynomial'
             family = family_named(self.family)
         except SpecError as error:
             problems.append(str(error))
-        sizes = {said: getattr(self, name) for name, said in _SIZES.items()}
+        sizes = {label: getattr(self, name) for name, label in _SIZES.items()}
         problems += [
             f"{name} must be at least 1, got {size}" for name, size in sizes.items() if size < 1
         ]
@@ -147,7 +152,7 @@ _RANGES: tuple[tuple[str, tuple[str, ...], Callable[[float], bool]], ...] = (
     ),
     (
         "0 or more and finite",
-        ("weight_decay", "plateau_patience", "min_learning_rate", "stop_loss"),
+        ("weight_decay", "plateau_patience", "min_learning_rate", "stop_loss", "consistency"),
         lambda value: 0 <= value < math.inf,
     ),
     (
@@ -166,7 +171,8 @@ class Protocol:
     `ReduceLROnPlateau`. `stop_when_solved` is our addition: it ends a run at its first perfect
     epoch, which does not change whether the run succeeds by the paper's criterion, but does change
     the epochs and the length-shifted accuracy. `examples`, what training draws, is our addition
-    too; the held-out sets are always uniform.
+    too; the held-out sets are always uniform. So is `consistency`, the weight of a term by which
+    layers learn to ignore bits that do not matter (`engine/consistency.py`): 0 is none.
 
     >>> Protocol(max_epochs=10).epoch_steps
     196
@@ -189,6 +195,7 @@ class Protocol:
     max_epochs: int = 500
     stop_when_solved: bool = False
     examples: str = since_0_2("uniform")
+    consistency: float = since_0_2(0.0)
 
     def __post_init__(self) -> None:
         check_numbers("protocol", self)
@@ -198,15 +205,34 @@ class Protocol:
             for name in names
             if not holds(value := getattr(self, name))
         ]
+        normalize(self, consistency=float(self.consistency))  # one id for 1 and 1.0
         if self.examples not in EXAMPLES:
             problems.append(
                 f"unknown examples {self.examples!r}; choose one of {', '.join(EXAMPLES)}"
             )
+        if self.consistency > 0 and self.batch_size < 2:
+            problems.append(
+                f"consistency needs batches of at least 2 examples, to pair them, got "
+                f"{self.batch_size}"
+            )
+        if self.consistency > 0 and self.stop_when_solved:
+            problems.append(
+                "consistency is tightened after a run is solved, and stop_when_solved would end it "
+                "there; leave one of them out"
+            )
         raise_problems("protocol", problems)
 
     def changed(self, **given: Any) -> "Protocol":
-        """A copy with the given settings; None leaves a setting unchanged."""
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        """A copy with the given settings; None leaves a setting unchanged. With consistency,
+        examples are blocks unless something else is given.
+
+        >>> Protocol().changed(consistency=1.0).examples
+        'blocks'
+        """
+        given = {name: value for name, value in given.items() if value is not None}
+        if given.get("consistency") and self.examples == "uniform":
+            given = {"examples": "blocks"} | given
+        return replace(self, **given)
 
     @property
     def epoch_steps(self) -> int:

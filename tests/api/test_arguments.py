@@ -76,7 +76,7 @@ WRONG_PROTOCOL = "protocol must be a Protocol, as in ithbit.Protocol"
         ("data", ("rhi",), {"seeds": [-1]}, "seeds must be 0 or more"),
         ("capacity", ("rhi", "gru"), {"width": 2.5}, "width must be a whole number, got 2.5"),
         ("Protocol", (), {"stop_when_solved": "x"}, "stop_when_solved must be True or False, got"),
-        ("ModelSpec", ("rhi", ["gru"], 4), {}, r"unknown family \['gru'\]; choose one of"),
+        ("ModelSpec", ("rhi", ["gru"], 4), {}, r"family must be text, got \['gru'\]"),
         ("merge", (None,), {}, "source must be a path, got None"),
     ],
 )

@@ -39,7 +39,7 @@ def test_every_public_name_has_an_example(name) -> None:
 def test_every_command_is_a_function_and_the_other_way_round() -> None:
     functions = {name for name in ithbit.__all__ if inspect.isfunction(public(name))}
     assert COMMANDS.keys() - functions == {"demo", "bench"}
-    assert functions - COMMANDS.keys() == {"load", "runs"}
+    assert functions - COMMANDS.keys() == {"assert_contract", "histories", "load", "runs"}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"demo", "bench"}))
@@ -65,7 +65,7 @@ def test_the_defaults_of_the_public_functions_agree() -> None:
             if parameter.default not in (inspect.Parameter.empty, None):
                 seen.setdefault(key, set()).add(parameter.default)
     several = {key: values for key, values in seen.items() if len(values) > 1}
-    assert several.keys() <= {"output_format", "out", "count"}
+    assert several.keys() <= {"output_format", "out", "count", "seconds"}
     assert seen["store"] == {"runs"}
     assert {"n", "layers", "width", "heads", "ff", "device", "kernels"} <= seen.keys()
 

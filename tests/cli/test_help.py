@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from ithbit import __version__
 from ithbit.cli import app
+from ithbit.cli.application import _GROUPS
 
 NAMED = get_command(app).commands
 COMMANDS = sorted(NAMED)
@@ -30,6 +31,20 @@ def test_paragraphs_of_help_fill_eighty_columns(command) -> None:
     for lines in found:
         for line, following in pairwise(lines):
             assert len(line) + 1 + len(following.split()[0]) > 78, (line, following)
+
+
+def test_every_command_is_in_one_group() -> None:
+    named = [name for names in _GROUPS.values() for name in names]
+    assert len(named) == len(set(named))
+    assert set(COMMANDS) <= set(named)
+
+
+def test_names_as_tables_print_them_are_accepted(ithbit) -> None:
+    assert ithbit("params", "LHI", "GRU", "--n", "4") == ithbit("params", "lhi", "gru", "--n", "4")
+    status, said, _ = ithbit("verdict", "RHI", "RNN", "--n", "100")
+    assert status == 0
+    assert said == ithbit("verdict", "rhi", "rnn", "--n", "100")[1]
+    assert ithbit("params", "lhi", "Gru U", "--n", "4")[0] == 2
 
 
 def test_the_version_is_told(ithbit) -> None:

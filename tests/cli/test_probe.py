@@ -46,7 +46,7 @@ def test_the_traceback_is_there_for_the_asking(ithbit) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Leaky", "not causal: the output at token 4 changes with token 6"),
+        ("Leaky", "Leaky is not causal: output "),
         ("StateOfThree", "flat at 3 from k = 2 on"),
         ("Blind", "ignores its input"),
     ],
@@ -84,7 +84,9 @@ def test_what_a_layer_prints_is_not_in_the_json(ithbit, tmp_path: Path) -> None:
     where = ("--width", 2, "--rank-n", 4, "--no-train", "--device", "cpu")
     status, out, err = ithbit("probe", tmp_path / "loud.py:Loud", *where, "--json")
     assert status == 0
-    assert json.loads(out)["causal_rank"]["state"] == 0
+    rank = json.loads(out)["causal_rank"]
+    assert rank["state"] is None
+    assert "causality could not be checked: it prints" in rank["sentence"]
     assert {"imported", "built", "called"} <= set(err.split())
 
 

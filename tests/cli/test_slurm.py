@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,27 @@ def test_dry_run_needs_no_cluster(sheet, tmp_path, monkeypatch):
     words = ["--on", "slurm", "--dry-run", "--runs-per-task", "2", "--device", "cuda"]
     output = invoke("sweep", sheet, "--store", str(tmp_path / "runs"), *words)
     assert output.count("missing") == 6
-    assert "6 runs, 0 done already; tasks: 2 of 1 run, 2 of 2 runs" in output
+    assert "6 runs, 0 done already; tasks: 2 of 1 run, 2 of 2 runs; at most about" in output
+    assert "of GPU time" in output
+
+
+def test_dry_run_shows_a_submission_that_a_shell_accepts(sheet, tmp_path):
+    """What it prints is run by a shell, with a program called sbatch that prints what it gets."""
+    words = ["--on", "slurm", "--dry-run", "--device", "cuda", "--slurm", "account=me"]
+    words += ["--slurm", "setup=module load cuda", "--store", str(tmp_path / "my runs")]
+    output = invoke("sweep", sheet, *words)
+    (tmp_path / "sbatch").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\ncat\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    pasted = output[output.index("\nsbatch ") :]
+    done = subprocess.run(
+        ["bash"], input=pasted, env=environment, capture_output=True, text=True, check=True
+    )
+    given = done.stdout.splitlines()
+    assert {"--account=me", "--gres=gpu:1", "--array=0-0"} <= set(given)  # one GPU trains it all
+    assert "module load cuda" in given
+    assert given[-1].startswith("exec ")
+    assert not (tmp_path / "my runs").exists()
 
 
 def test_a_task_gets_a_gpu_when_one_is_asked_for():

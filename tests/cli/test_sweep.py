@@ -52,6 +52,17 @@ def test_a_sweep_from_file_to_status_to_merge(ithbit: Ithbit, folder: Path) -> N
     assert "4 runs merged, 0 were there already" in ithbit("merge", "runs", "--store", "other")[1]
 
 
+def test_runs_with_consistency_are_other_runs(ithbit: Ithbit, folder: Path) -> None:
+    """Trained beside those without it; tables list them apart."""
+    words = ("mine.toml", "--family", "gru", "--seeds", "0")
+    for more in ((), ("--consistency", "1")):
+        status, _, err = ithbit("sweep", *words, *more, "--device", "cpu", "--workers", "1")
+        assert status == 0, err
+        assert json.loads(ithbit("status", *words, *more, "--json")[1])["counts"] == {"done": 1}
+    table = " ".join(ithbit("table", "main")[1].split())
+    assert "blocks examples, consistency = 1" in table
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -67,6 +78,10 @@ def test_a_sweep_from_file_to_status_to_merge(ithbit: Ithbit, folder: Path) -> N
         (["sweep", "mine.toml", "--kernels", "off", "--on", "slurm"], "needs --on local"),
         (["sweep", "mine.toml", "--device", "cuda:x"], "unknown device 'cuda:x'; choose one of"),
         (["sweep", "paper", "--max-epochs", "0"], "max_epochs must be at least 1, got 0"),
+        (
+            ["sweep", "paper", "--consistency", "-1"],
+            "consistency must be 0 or more and finite, got -1",
+        ),
         (["status"], "there is no store runs"),
         (["status", "--store", "mine.toml"], "is a file"),
         (["merge", "nowhere"], "nowhere does not exist; name the store to take runs from"),

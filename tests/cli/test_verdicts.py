@@ -22,7 +22,9 @@ def test_verdict_table():
     assert "ω(1)" in text
     assert all(family in text for family in ("softmax-full", "linear-causal", "ssm", "rnn"))
     entries = json.loads(run("verdict", "--n", "8", "--json"))
-    assert len(entries) == 12
+    papers = [entry for entry in entries if entry["task"] in ("rhi", "lhi")]
+    assert len(papers) == 12
+    assert {entry["task"] for entry in entries} > {"mqar", "induction", "copy"}
     found = {(entry["family"], entry["task"]): entry for entry in entries}
     assert found["rnn", "lhi"]["min_layers"] == 1
     assert found["rnn", "lhi"]["certificate"]["inputs"] == 8 * 2**8

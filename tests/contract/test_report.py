@@ -74,7 +74,9 @@ def test_parts_that_rest_in_evaluation_are_told() -> None:
 
 
 def test_equal_ranks_are_drawn_together() -> None:
-    assert "float64: 0 at k = 1, 3 from k = 2 to 8." in report_text(look("StateOfThree"))
+    text = flat(report_text(look("StateOfThree")))
+    assert "float64: 0 at k = 1, 3 from k = 2 to 8 (all measured)" in text
+    assert "one later output sees 3 numbers of the past" in text
 
 
 def test_the_singular_values_are_told_and_drawn() -> None:
@@ -88,7 +90,9 @@ def test_the_singular_values_are_told_and_drawn() -> None:
 def test_a_leaky_layer_has_no_bound() -> None:
     report = look("Leaky")
     assert report.bounds == ()
-    assert "the output at token 4 changes with token 6" in report_text(report)
+    assert report.fingerprint is None
+    assert "Leaky is not causal: " in report_text(report)
+    assert "Nothing: the layer is not causal" in report_text(report)
 
 
 @pytest.mark.parametrize("name", ["Rounds", "Detaches", "RoundsAPart", "DeclaresWhatItRounds"])
@@ -278,7 +282,10 @@ def test_runs_are_ordinary_ones_of_the_store(tmp_path: Path) -> None:
     assert ithbit.probe("torch:lstm", store=tmp_path, **more).runs == report.runs
     assert (folder / "result.json").stat().st_mtime_ns == written
     (kept,) = (tmp_path / "probe").glob("lstm-*/report.json")
-    assert json.loads(kept.read_text()) == json.loads(json.dumps(report.to_json()))
+    again, first = json.loads(kept.read_text()), json.loads(json.dumps(report.to_json()))
+    for timed in ("behaviour", "contract"):  # how much the check tried depends on the time
+        assert again.pop(timed).keys() == first.pop(timed).keys()
+    assert again == first
 
 
 def test_runs_that_fail_are_told(tmp_path: Path) -> None:

@@ -31,4 +31,8 @@ def test_an_unknown_option_is_not_understood():
 def test_the_profile_in_the_page_is_one(tmp_path):
     (text,) = re.findall(r"```toml\n(.+?)```", PAGE, re.DOTALL)
     (tmp_path / "gpu.toml").write_text(text)
-    assert set(read_options([], tmp_path / "gpu.toml")) == set(tomllib.loads(text))
+    options = read_options([], tmp_path / "gpu.toml")
+    written = tomllib.loads(text)
+    assert options.setup == tuple(written.pop("setup"))
+    assert options.python == written.pop("python")
+    assert set(options.sbatch) == set(written)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.support.paths import RESULTS, ROOT
+from tests.support.paths import RESULTS, ROOT, WEIGHTS
 
 import ithbit
 from ithbit.families import FAMILIES
@@ -76,7 +76,7 @@ def test_what_wrong_answers_have_in_common(runs: dict[str, pl.DataFrame]) -> Non
 
 
 def shipped(kind: str) -> list[Path]:
-    return sorted(path.parent for path in (RESULTS / "weights" / kind).glob("*/result.json"))
+    return sorted(path.parent for path in (WEIGHTS / kind).glob("*/result.json"))
 
 
 def test_the_weights_that_ship_are_those_of_the_rows(runs: dict[str, pl.DataFrame]) -> None:

@@ -24,7 +24,7 @@ def runs_of(arguments: str) -> list[Path]:
     named, _, store = arguments.partition(" --store ")
     found = []
     for run in named.split():
-        path = f"{store}/{run}-*" if store else run
+        path = f"{store}/{run}-*" if store else f"{run}-*"
         for name, folder in stores.items():
             path = path.replace(name, folder)
         (folder,) = Path("/").glob(path.lstrip("/"))

@@ -11,7 +11,7 @@ from tests.support.one_stack import train
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.steppers import choice, plain
+from ithbit.engine.steppers import choice, stacked
 from ithbit.engine.training_context import Event, Notice
 from ithbit.errors import DeviceError
 from ithbit.native import building
@@ -81,7 +81,7 @@ class Clock:
     def __init__(self, monkeypatch, slow: str) -> None:
         self.now, self.slow = 0.0, slow
         monkeypatch.setattr(choice, "_clock", lambda: self.now)
-        for kind in (plain.CompiledStepper, plain.PlainStepper):
+        for kind in (stacked.CompiledStepper, stacked.StackedStepper):
             monkeypatch.setattr(kind, "learn", self.counted(kind.learn, kind.name))
 
     def counted(self, learn, name):
@@ -176,7 +176,7 @@ def test_compiled_code_that_fails_gives_way_to_the_plain_models(
         assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
     assert [event.what for event in told if isinstance(event.what, Notice)] == [
         "compiled code of gru failed (RuntimeError: an illegal instruction): trained with the "
-        "plain models"
+        "stacked models"
     ]
 
 
@@ -189,7 +189,7 @@ def test_compiling_that_fails_is_said(monkeypatch) -> None:
         for thread in building.threading.enumerate():
             if thread.name.endswith("(watch)"):
                 thread.join()
-    assert said == ["compiling failed (no message): trained with the plain models"]
+    assert said == ["compiling failed (no message): trained with the stacked models"]
 
 
 def test_compiled_code_that_is_not_to_be_had_is_refused_by_a_sentence(tmp_path) -> None:
@@ -222,9 +222,9 @@ print(*(event.what for event in told if isinstance(event.what, str)), sep="\\n")
     [
         (
             "no numba",
-            "compiled code needs numba, which is not here: trained with the plain models\n",
+            "compiled code needs numba, which is not here: trained with the stacked models\n",
         ),
-        ("no folder", "no folder to keep compiled code in: trained with the plain models\n"),
+        ("no folder", "no folder to keep compiled code in: trained with the stacked models\n"),
     ],
 )
 def test_a_machine_that_lacks_something_trains_and_says_so_once(lacking, said, tmp_path) -> None:

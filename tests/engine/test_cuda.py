@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda")]
 
 # Whole steps and a shorter one, so that two graphs are captured.
 TINY = Protocol(batch_size=64, epoch_examples=224, held_out_examples=100, max_epochs=4)
-# A GPU chooses the plain models' products by the size of the stack: a run alone rounds otherwise
+# A GPU chooses the stacked models' products by the size of the stack: a run alone rounds otherwise
 # than in one. Adam divides by the gradient's own size, so that a difference may be a whole small
 # step. The kernels' sums have one order: alone and in a stack they give the same bits.
 ALONE = {"rel": 1e-3, "abs": 1e-4}
@@ -47,7 +47,7 @@ def runs_of(family: str, seeds, protocol: Protocol = TINY) -> list[RunSpec]:
 
 @pytest.fixture(params=["on", "off"])
 def kernels(request):
-    """Kernels and plain models in turn."""
+    """Kernels and stacked models in turn."""
     if request.param == "on":
         request.getfixturevalue("triton")
     return request.param
@@ -240,7 +240,7 @@ def test_what_the_kernels_refuse_is_trained_by_the_plain_models_and_said_once(tm
     assert {result.environment["path"] for result in results} == {"stacked"}
     assert [event.what for event in told if isinstance(event.what, str)] == [
         "the kernels take a width that is a power of two, 4 or more, got 12: "
-        "trained with the plain models"
+        "trained with the stacked models"
     ]
 
 

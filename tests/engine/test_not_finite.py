@@ -1,4 +1,4 @@
-"""No evaluator says right where the plain float32 model gives no finite logit, or a wrong one.
+"""No evaluator says right where the stacked float32 model gives no finite logit, or a wrong one.
 
 One number of the weights is NaN, infinite or so large that float32 overflows, in every tensor in
 turn. The page has the same test in `tests/explore`.
@@ -193,7 +193,7 @@ def no_bits(spec: ModelSpec, params: Params, seeds: int = 1) -> tuple[Params, Ex
 def test_accuracy_of_nan_is_zero(family, compiled) -> None:
     if compiled:
         pytest.importorskip("numba")
-    from ithbit.engine.steppers.plain import evaluator
+    from ithbit.engine.steppers.stacked import evaluator
 
     ask = evaluator("compiled" if compiled else "stacked")
     spec = ModelSpec("rhi", family, 4)
@@ -282,7 +282,7 @@ def test_kernels(family) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="under Triton's interpreter")
 def test_kernels_answer_nothing_for_weights_that_amplify_their_rounding() -> None:
-    """A head that multiplies a state of 1e-8, which the kernels' tanh loses, by 1e8: the plain
+    """A head that multiplies a state of 1e-8, which the kernels' tanh loses, by 1e8: the stacked
     model is wrong on zeros."""
     pytest.importorskip("triton")
     spec = ModelSpec("rhi", "gru", 1)

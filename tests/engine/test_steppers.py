@@ -1,4 +1,4 @@
-"""Kernels and plain models behind one stack: the same training, and one for the other."""
+"""Kernels and stacked models behind one stack: the same training, and one for the other."""
 
 import subprocess
 import sys
@@ -97,7 +97,7 @@ def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request)
     (notice,) = [event.what for event in told if isinstance(event.what, str)]
     assert isinstance(notice, Notice)
     assert notice.startswith("the kernels of linear-full failed (")
-    assert notice.endswith("): trained with the plain models")
+    assert notice.endswith("): trained with the stacked models")
 
 
 @pytest.mark.usefixtures("by_kernels")

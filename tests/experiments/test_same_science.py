@@ -16,7 +16,7 @@ from torch import Tensor, uint8
 
 from ithbit.engine import loop
 from ithbit.engine.device import choose_device
-from ithbit.engine.steppers.plain import PlainStepper
+from ithbit.engine.steppers.stacked import StackedStepper
 from ithbit.errors import IthbitError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
@@ -174,7 +174,7 @@ warned = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Depreca
 @pytest.fixture
 def compiled(script, monkeypatch):
     """Has the stacked models compiled by a backend until the test ends."""
-    for place, name in ((PlainStepper, "losses"), (loop, "describe_environment")):
+    for place, name in ((StackedStepper, "losses"), (loop, "describe_environment")):
         monkeypatch.setattr(place, name, getattr(place, name))
     settings = torch._dynamo.config
     with settings.patch(recompile_limit=settings.recompile_limit):

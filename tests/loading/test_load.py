@@ -180,7 +180,7 @@ def test_without_the_library_it_is_plain(moved, tmp_path, monkeypatch) -> None:
     run = finished(tmp_path, spec, moved(spec, dtype=torch.float32))
     monkeypatch.setitem(sys.modules, "transformers", None)
     model = ithbit.load(run, store=tmp_path)
-    assert type(model.module).__name__ == "PlainModel"
+    assert type(model.module).__name__ == "SingleSeedModel"
     assert type(model.body).__name__ == "ModuleList"
     assert model("101", 2).shape == ()
 

@@ -134,14 +134,15 @@ def test_fla_without_a_gpu_is_refused() -> None:
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("kind", ["GLA", "DeltaNet", "GatedDeltaNet", "RWKV7", "RetNet", "HGRN2"])
 def test_fla_layers_run_or_say_why_not(kind: str) -> None:
-    from ithbit.contract.behaviour import behaviour, usable
+    from ithbit.contract.layer_facts import layer_facts, usable
 
     device = torch.device("cuda")
     try:
-        module = usable(load_layer(f"fla:{kind}"), 16, 10, device)
+        layer = load_layer(f"fla:{kind}")
+        module = usable(layer, 16, 10, device)
     except LayerError as error:
         pytest.skip(str(error))  # a kernel that refuses these sizes, in its own words
-    assert behaviour(module, 16, 10).leak is None
+    assert layer_facts(layer, module, 16, 10).leak is None
 
 
 LAYER = """

@@ -1,4 +1,4 @@
-"""Compiled code against the plain models: the same logits and gradients, whatever the shape."""
+"""Compiled code against the stacked models: the same logits and gradients, whatever the shape."""
 
 import subprocess
 import sys

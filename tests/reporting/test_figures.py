@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_formats_by_ending(tmp_path: Path, paper_cells: Cells) -> None:
 
 
 def test_counts_over_neighbouring_bars_keep_apart() -> None:
-    """Those of our runs, which have verdicts at both lengths; the title tells what letters mean."""
+    """Those of our runs, which have verdicts at both lengths; the title explains the letters."""
     figure = draw("positions", gather(load_rows(RESULTS / "paper")))
     figure.draw_without_rendering()
     left = figure.axes[0]
@@ -61,7 +62,10 @@ def test_counts_over_neighbouring_bars_keep_apart() -> None:
     boxes = [text.get_window_extent() for text in left.texts]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
     assert all(box.y1 < left.get_window_extent().y1 for box in boxes)
-    assert left.get_title(loc="left") == "share of solved runs (r refuted, n not refuted)"
+    letters = {letter for text in left.texts for letter in text.get_text() if letter.isalpha()}
+    title = left.get_title(loc="left")
+    assert letters
+    assert letters == {word for word in title.split("(")[1].split() if len(word) == 1}
 
 
 def test_equal_figures_give_equal_files(tmp_path: Path, paper_cells: Cells) -> None:
@@ -160,6 +164,30 @@ def test_curves_have_a_line_a_seed(mixed_records: Records) -> None:
     figure = curves_figure(mixed_records, Cell(Variant("lhi", "gru", 1), 8))
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == [f"seed {seed}" for seed in range(5)]
+
+
+def test_curves_of_several_cells_have_a_panel_for_each_task_and_length() -> None:
+    store, wanted = RESULTS / "paper", ["gru", "mamba2"]
+    figure = ithbit.plot("curves", store=store, family=wanted, task=["RHI", "LHI"], n=[8, 64])
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == ["RHI, n = 8", "RHI, n = 64", "LHI, n = 8", "LHI, n = 64"]
+    runs = ithbit.runs(store).filter(task="rhi", n_layers=1, n_bits=64, positions="polynomial")
+    curves = ithbit.histories(store)
+    for family in wanted:
+        colour = FAMILIES[family].colour
+        lines = [line for line in figure.axes[1].get_lines() if line.get_color() == colour]
+        ids = runs.filter(family=family)["run_id"].to_list()
+        ends = [curves.filter(run_id=each).sort("epoch")["held_out_accuracy"][-1] for each in ids]
+        assert sorted(float(line.get_ydata()[-1]) for line in lines[:-1]) == sorted(ends)
+        assert lines[-1].get_ydata()[-1] == pytest.approx(statistics.median(ends))
+
+
+def test_cells_without_curves_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    figure = ithbit.plot("curves", store=RESULTS / "paper", family="gru", n=[8, 9])
+    assert [axes.get_title("left") for axes in figure.axes] == ["RHI, n = 8"]
+    assert "no learning curves of rhi gru, L = 1, n = 9" in capfd.readouterr().err
+    with pytest.raises(StoreError, match="has no history of rhi gru, L = 1, n = 9"):
+        ithbit.plot("curves", store=RESULTS / "paper", family="gru", n=[9, 10])
 
 
 def test_many_curves_are_thin_and_told_by_how_they_ended(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_runs_that_did_not_end_are_no_failures_to_learn(tmp_path: Path) -> None:
     runs.append(runs[1] | {"cell": missed["cell"] | {"n_bits": 9}})
     write(tmp_path, "mine-0", json.dumps(REPORT | {"runs": runs}))
     (found,) = probed_layers(tmp_path)
-    first = "LHI n=8 L=1: 1/3 (1 stopped before their end)"
+    first = "LHI n=8 L=1: 1/2 (1 unfinished)"
     assert found.solved == f"{first}, LHI n=9 L=1: none could be run"
 
 

@@ -41,7 +41,7 @@ def test_fields_come_from_the_annotations() -> None:
     for record in (ModelSpec, Protocol, RunSpec, Result, Epoch, VerificationRecord, LayerOrigin):
         assert list(schema(record)) == [item.name for item in fields(record)]
     found = schema(Result)
-    assert found["stopped_by"].choices == ("loss", "epochs", "solved")
+    assert found["stopped_by"].choices == ("loss", "epochs", "solved", "consistency")
     assert [name for name, field in found.items() if field.may_be_null] == [
         "first_solved_epoch",
         "half_length_accuracy",

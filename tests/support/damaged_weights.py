@@ -57,7 +57,7 @@ def every_input(n_bits: int, seeds: int) -> Examples:
 
 
 def plainly_right(params: Params, spec: ModelSpec, examples: Examples) -> Tensor:
-    """Where the plain float32 models give a finite logit of the right sign: seed batch."""
+    """Where the stacked float32 models give a finite logit of the right sign: seed batch."""
     with torch.no_grad():
         out = logits(params, spec, token_table(spec.task, spec.n_bits), examples)
     return (out.abs() < math.inf) & ((out > 0) == (examples.answer == 1)) & (out != 0)

@@ -17,14 +17,18 @@ from typing import Any
 
 import numpy as np
 from flint import arb
+from tests.support import fuzz_sets
 from tests.support.exact import Exact
 from tests.support.fuzz_forms import compare_operations
 
 from ithbit.spec import ModelSpec
 from ithbit.theory.trained_blocks import shapes
-from ithbit.verification.checks import one_layer_balls
+from ithbit.verification.checks.interface import confirm_leaf
+from ithbit.verification.checks.one_layer_balls import OneLayer
+from ithbit.verification.checks.two_layers_balls import TwoAttentionLayers
 from ithbit.verification.proofs.bands import STEP, everything
-from ithbit.verification.proofs.interface import MarginBounds, NoBoundsError, bounds_for, is_one
+from ithbit.verification.proofs.interface import MarginBounds, NoBoundsError
+from ithbit.verification.proofs.kinds import bounds_for, kind_of
 from ithbit.verification.proofs.two_layers import TwoLayers
 
 ATTENTION = ("softmax-full", "softmax-causal", "linear-full", "linear-causal")
@@ -35,6 +39,11 @@ INPUTS = 8  # of a node, compared
 WIDE = 20  # one in so many models has the size of a trained one
 Params = dict[str, np.ndarray]
 Rng = np.random.Generator
+
+
+def is_one(spec: ModelSpec) -> bool:
+    kind = kind_of(spec)
+    return kind is not None and kind.name == "one-layer"
 
 
 @dataclass
@@ -48,13 +57,15 @@ class Counts:
     empty: int = 0
     inputs: int = 0
     checks: int = 0
+    unchecked: int = 0  # leaves of two layers without a bound by the second implementation
     violations: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:
         return (
             f"{self.models.total():,} models ({self.refused:,} refused), {self.nodes:,} nodes "
             f"({self.unbounded:,} without a bound, {self.empty:,} empty), {self.inputs:,} inputs, "
-            f"{self.checks:,} false bounds shown to the check, {len(self.violations):,} violations"
+            f"{self.checks:,} false bounds shown to the check ({self.unchecked:,} nodes without a "
+            f"bound of its own), {len(self.violations):,} violations"
         )
 
 
@@ -305,7 +316,7 @@ def compare(seed: int, number: int, counts: Counts, kind: str | None = None) -> 
                         stated = f"[{lower!r}, {upper!r}]"
                         violated(f"{way}, index {i}, {bits[k]}: {stated}, but {true.str(20)}")
                         break
-            if is_one(spec) and number % 3 == 0:
+            if number % 3 == 0 if is_one(spec) else way == "forms":
                 _show_check(spec, params, index, bits, margins, counts, violated)
     except (NoBoundsError, ArithmeticError):
         counts.refused += 1
@@ -320,8 +331,9 @@ def _show_check(
     counts: Counts,
     violated: Callable[[str], None],
 ) -> None:
-    """Ask the second implementation for bounds that the least margin met is below."""
-    checked = one_layer_balls.OneLayer(spec, params)
+    """Ask the second implementation for bounds that the least margin met is below, and compare the
+    bounds of its own."""
+    check = (OneLayer if is_one(spec) else TwoAttentionLayers)(spec, params)
     for k, i in enumerate(index.tolist()[:3]):
         node = bits[k].tolist()
         own = [
@@ -334,8 +346,13 @@ def _show_check(
         least = min(np.nextafter(float(m.upper()), np.inf) for m in own)
         counts.checks += 1
         try:
-            if np.isfinite(least) and checked.holds(i, node, float(least), cuts=1):
+            if np.isfinite(least) and confirm_leaf(check, i, node, float(least), cuts=1) >= least:
                 violated(f"check, index {i}, {node}: at least {least!r} is confirmed")
+            if isinstance(check, TwoAttentionLayers):
+                low, high = check._ends(i, node)
+                counts.unchecked += low == -np.inf
+                if any(arb(low) > m or arb(high) < m for m in own):
+                    violated(f"check, index {i}, {node}: [{low!r}, {high!r}]")
         except ZeroDivisionError:  # sums of exponentials that underflowed: refused by the caller
             continue
 
@@ -346,6 +363,7 @@ def run(models: int, seed: int, first: int = 0, stop: bool = False) -> Counts:
     for number in range(first, first + models):
         compare(seed, number, counts)
         compare_operations(seed, number, counts.violations)
+        fuzz_sets.compare_operations(seed, number, counts.violations)
         if stop and counts.violations:
             break
     return counts

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
-from ithbit.verification.checks import one_layer_balls
+from ithbit.verification.checks import affine_sets, one_layer_balls, two_layers_balls
 from ithbit.verification.proofs import (
     affine_forms,
     attention,
@@ -107,6 +107,44 @@ MUTATIONS = [
     _one("averages of rows with exact weights", single_inputs, "far = 2 * off / (1 - off)", "far = 0"),
     _one("a check whose GELU never lies below its chord", one_layer_balls, "- bend * _BEND[1]", ""),
     _one("a check without the remainder of a norm", one_layer_balls, "rest = r[k] * wave", "rest = arb(0)"),
+    _one("a check of sets without rounding", affine_sets, "return (terms + 16) * 2.0**-52", "return 0.0"),
+    _one("a check whose linear maps have no errors", affine_sets, "(x.e @ size + off_by", "(0 * (x.e @ size) + off_by"),
+    _one("a check whose sums have no errors", affine_sets, "(x.e + y.e + off_by(2)", "(off_by(2)"),
+    _one("a check whose variances have no second order", affine_sets,
+         "square = square * (1 + 2 * off)", "square = square * 0"),
+    _one("a check whose norms have no epsilon", affine_sets, "slope * (v + eps + square / 2)",
+         "slope * (v + square / 2)"),
+    _one("a check whose norms stay on their chord", affine_sets,
+         "rest = (most - least) / 2 + np.abs(slope)", "rest = np.abs(slope)"),
+    _one("a check whose norms have no remainder", affine_sets, "+ r * moves + e * top", "+ e * top"),
+    _one("a check whose norms forget errors", affine_sets, "+ r * moves + e * top[:, None]", "+ r * moves"),
+    _one("a check whose normalised coordinates are capped too low", affine_sets,
+         "np.sqrt(d - 1.0) * UP", "np.sqrt(d - 1.0) * 0.8"),
+    _one("a check whose GELU lies on its points' chords", affine_sets, "- bend * step * step / 8", "- 0 * bend"),
+    _one("a check whose GELU has no second part", affine_sets, "((most - least) / 2 + off) * UP", "off * UP"),
+    _one("a check whose GELU ends at 9", affine_sets, "np.maximum(x, 0.0))", "np.maximum(terms[0], 0.0))"),
+    _one("a check whose exp never lies below its chord", affine_sets, "least = a * (1 - tau)", "least = a"),
+    _one("a check whose exp lies on its tangent", affine_sets,
+         "rest = (most - least) / 2 + 4 * _EXP", "rest = 4 * _EXP"),
+    _one("a check whose features are lines", affine_sets, "np.where(c - r < 0, _exp(", "np.where(c + r < 0, _exp("),
+    _one("a check whose products have no second order", affine_sets, "+ q.radius * k.radius", ""),
+    _one("a check whose bits do not bend what they choose", affine_sets,
+         "np.abs(one.G - zero.G).sum(-1) / 2 +", ""),
+    _one("a check that forgets what is chosen", affine_sets, "np.maximum(zero.e, one.e)", "0 * zero.e"),
+    _one("a check whose ratios are affine", two_layers_balls,
+         "(top - bottom)[..., 0] * np.abs(g).sum(-1) / 4 * (1 + off)", "0 * np.abs(g).sum(-1)"),
+    _one("a check whose first ratios have no rounding", two_layers_balls, "+ 2 * wrong * top[..., 0]", ""),
+    _one("a check whose bits do not see themselves", two_layers_balls, "mine[: 2 * k] = w[", "mine[: 2 * k] = 0 * w["),
+    _one("a check whose weights and values are independent of each other", two_layers_balls,
+         "+ wr * centred.radius", ""),
+    _one("a check whose second ratios are affine", two_layers_balls, "+ N.size * radius", ""),
+    _one("a check of linear attention without its epsilon", two_layers_balls, "N.c - m * self.extra", "N.c"),
+    _one("a check of causal attention that sees the future", two_layers_balls, "s <= t for s in place",
+         "s <= t + 1 for s in place"),
+    _one("a check whose positions are t/L", two_layers_balls, "fmpq(t, length - 1)", "fmpq(t, length)"),
+    _one("a check whose units have no errors", two_layers_balls, "np.abs(a) * hidden.e + r + off_by(2)", "off_by(2)"),
+    _one("a check that forgets what slots have of their own", affine_sets,
+         "(self.e + np.abs(self.G[..., k:]).sum(-1))", "self.e"),
 ]  # fmt: skip
 
 

@@ -9,15 +9,19 @@ import torch
 
 from ithbit.engine.device import Device
 from ithbit.engine.training_context import Event
-from ithbit.errors import ClusterError
+from ithbit.errors import ClusterError, SpecError
+from ithbit.families import FAMILIES, Family
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 from ithbit.sweeps import cluster
-from ithbit.sweeps.cluster import MAX_RELEASES, ClusterSweep, cancel
+from ithbit.sweeps.cluster import MAX_RELEASES, ClusterSweep, cancel, tasks
 from ithbit.sweeps.executors.ledger import Batch, Handle, Job, Ledger, Share, live_runs
 from ithbit.sweeps.executors.node import train_share
 from ithbit.sweeps.processes import MAX_ATTEMPTS
+from ithbit.sweeps.runner import group
+from ithbit.sweeps.select import sweep_runs
+from ithbit.sweeps.threads import STACKS_A_GPU
 
 PROTOCOL = Protocol(epoch_examples=64, held_out_examples=20, max_epochs=2, stop_loss=1e-30)
 RUNS = [
@@ -108,10 +112,30 @@ def test_everything_is_trained_once(tmp_path):
     assert not Ledger(tmp_path).batches()
 
 
+def test_a_family_that_only_this_process_knows_is_not_submitted(tmp_path, monkeypatch):
+    monkeypatch.setitem(FAMILIES, "mean", Family("mean"))
+    toy = Toy()
+    with pytest.raises(SpecError, match="exists only in this Python process"):
+        sweep_of(tmp_path, toy, [RunSpec(ModelSpec("rhi", "mean", n_bits=3), 0), *RUNS])
+    assert not toy.submissions
+
+
 def test_a_stack_for_each_job_unless_told_otherwise(tmp_path):
     toy = Toy()
     sweep_of(tmp_path, toy).submit()
     assert [len(share.runs) for share in toy.submissions[0].shares] == [5]
+
+
+def test_a_task_of_a_gpu_holds_what_one_gpu_trains_at_once():
+    runs = list(sweep_runs("paper"))
+    gpu = Device(torch.device("cuda"), "for tests")
+    shared = tasks(runs, gpu)
+    assert sorted(run.run_id for task in shared for run in task) == sorted(r.run_id for r in runs)
+    stacks = [len(group(task, gpu, n_workers=1)) for task in shared]
+    assert max(stacks) == STACKS_A_GPU
+    assert len(shared) == -(-len(group(runs, gpu, n_workers=1)) // STACKS_A_GPU)
+    assert tasks(runs, CPU) == group(runs, CPU, n_workers=1)
+    assert tasks([], gpu) == []
 
 
 def test_no_more_jobs_at_once_than_the_cluster_takes(tmp_path):

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from ithbit.errors import SpecError
-from ithbit.families import FAMILIES
 from ithbit.sweeps.presets import demo, paper, smoke
 from ithbit.sweeps.select import parse_seeds, read_sweep, selected, sweep_runs
 
@@ -27,6 +26,20 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
+def test_consistency_comes_with_blocks_unless_examples_are_given(tmp_path) -> None:
+    (run, *_) = selected(paper()[:1], "paper", {}, consistency=1.0)
+    assert (run.protocol.consistency, run.protocol.examples) == (1.0, "blocks")
+    (run, *_) = selected(paper()[:1], "paper", {}, consistency=1.0, examples="uniform")
+    assert run.protocol.examples == "uniform"
+    (run, *_) = selected([run], "it", {}, consistency=0.0)
+    assert run == paper()[0]
+    given = 'consistency = [0.0, 2]\nexamples = "mixed"\n'
+    runs = read_sweep(write(tmp_path, GOOD + given))
+    assert {(r.protocol.consistency, r.protocol.examples) for r in runs} == {
+        (0.0, "mixed"), (2.0, "mixed"),
+    }  # fmt: skip
+
+
 def test_filters_keep_and_replace() -> None:
     runs = selected(paper(), "paper", {"task": ["lhi"], "family": ["mamba2"], "n": [8, 16]})
     assert len(runs) == 2 * 2 * 5
@@ -43,16 +56,10 @@ def test_a_sweep_of_the_paper_keeps_its_identity() -> None:
     assert sweep_runs("paper") == paper()
 
 
-def test_every_kind_of_the_demo_has_both_groups() -> None:
-    """And no model is trained twice: at one layer full and causal attention are one at the end."""
-    models = {run.model for run in demo()}
-    assert {model.family for model in models} == set(FAMILIES)
-    groups = {(FAMILIES[run.model.family].kind, run.group) for run in demo()}
-    assert len(groups) == 2 * len({family.kind for family in FAMILIES.values()})
-    assert {model.n_bits for model in models} == {8}
+def test_the_demo_trains_one_model_that_can_and_one_that_cannot() -> None:
+    assert {run.group for run in demo()} == {"constructive", "stress test"}
+    assert {(run.model.task, run.model.n_bits) for run in demo()} == {("lhi", 8)}
     assert len(smoke()) == 18
-    shallow = [(m.task, FAMILIES[m.family].kind) for m in models if m.n_layers == 1]
-    assert len(shallow) == len(set(shallow))
 
 
 def test_a_file_crosses_its_lists_and_takes_rotary_where_it_fits(tmp_path: Path) -> None:

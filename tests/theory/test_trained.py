@@ -223,7 +223,7 @@ def test_files_verify_again_and_changes_are_refused(tmp_path):
         ({"n": 5}, "do not match the spec"),
         ({"spec": content["spec"] | {"d_model": 8}}, "must have shape"),
         ({"method": "boxes"}, "boxes is about formal layers"),
-        ({"weights": {"embed": content["weights"]["embed"]}}, "is missing"),
+        ({"weights": {"embed": content["weights"]["embed"]}}, "layers, but 1 array"),
     ):
         bad = content | change
         bad["digest"] = digest(bad)

@@ -68,13 +68,13 @@ def test_past_n_star_of_every_one_layer_bound_the_separation_is_literal():
             487,
             {},
             "open",
-            "impossible past n* = 487 (Theorem 12a), but at n = 487",
+            "impossible past n* = 487 (Theorem 12a), not ruled out at n = 487",
         ),
         ("rhi", "linear-full", 1, 5000, {}, "impossible", "past n* = 4,616"),
         ("rhi", "linear-full", 2, 8, {}, "possible", "2 layers of width 1"),
         ("rhi", "linear-causal", 4, 64, {}, "open", "no construction is known at this depth"),
         ("lhi", "ssm", 1, 4617, {}, "impossible", "past n* = 4,616"),
-        ("lhi", "softmax-causal", 1, 64, {}, "open", "vacuous"),
+        ("lhi", "softmax-causal", 1, 64, {}, "open", "not ruled out at n = 64"),
     ],
 )
 def test_single_verdicts(task, family, layers, n, sizes, answer, because):

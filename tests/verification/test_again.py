@@ -159,7 +159,7 @@ def test_a_record_of_other_weights_does_not_count(right: Path) -> None:
 @pytest.fixture
 def long(tmp_path: Path) -> Path:
     """The folder of a run with more inputs than are tried, after a short search."""
-    ithbit.construct("lhi", "gru", 20, model="trained", out=tmp_path)
+    ithbit.construct("rhi", "softmax-full", 20, model="trained", layers=3, out=tmp_path)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     verify_run(folder, CPU, 1)
     return folder

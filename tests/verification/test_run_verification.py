@@ -385,7 +385,7 @@ def test_compiled_code_does_not_outvote_the_plain_models(
     where = "ithbit.verification.run_verification."
     monkeypatch.setattr(where + "evaluator_here", lambda *given: (answers(compiled), "compiled"))
     if plain is not None:
-        monkeypatch.setattr(where + "plain_logits", answers(plain))
+        monkeypatch.setattr(where + "stacked_logits", answers(plain))
     record = try_inputs(read_stored_run(folder), None, choose_device("cpu"), 1000, 0, False)
     assert record.found.verdict == verdict
     assert record.environment["path"] == ("compiled" if plain == 1.4 else "stacked")

@@ -11,10 +11,11 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from ithbit.errors import SpecError, as_int
-from ithbit.families import task_named
+from ithbit.families import FAMILIES, TASKS, task_named
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.sweeps.select import parse_seeds
+from ithbit.theory.architecture import FORMAL_FAMILIES
 
 if TYPE_CHECKING:
     from ithbit.engine.training_context import Event
@@ -60,6 +61,7 @@ def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        args, kwargs = _with_known_names(tuple(parameters), args, kwargs)
         for name, given in (*zip(parameters, args, strict=False), *kwargs.items()):
             form = parameters[name].annotation if name in parameters else None
             forms = get_args(form) if isinstance(form, UnionType) else (form,)
@@ -73,6 +75,36 @@ def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
         return function(*args, **kwargs)
 
     return call
+
+
+def _with_known_names(parameters: tuple[str, ...], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with tasks and families named as records name them."""
+    named = {"task": known_name, "family": known_name}
+    return (
+        tuple(
+            named[name](given) if name in named else given
+            for name, given in zip((*parameters, *[""] * len(args)), args, strict=False)
+        ),
+        {name: named[name](given) if name in named else given for name, given in kwargs.items()},
+    )
+
+
+def known_name(given: Any) -> Any:
+    """A task or family as records name it, given in capitals or as tables print it; everything else
+    as it is. Also for a list of them.
+
+    >>> known_name("RHI"), known_name("Full softmax"), known_name(["GRU", "Mamba"])
+    ('rhi', 'softmax-full', ['gru', 'mamba2'])
+    >>> known_name("layers.py:RHI"), known_name("elsewhere")
+    ('layers.py:RHI', 'elsewhere')
+    """
+    if isinstance(given, list | tuple):
+        return [known_name(each) for each in given]
+    if not isinstance(given, str):
+        return given
+    labels = {family.label.lower(): name for name, family in FAMILIES.items()}
+    names = {each.lower(): each for each in (*TASKS, *FAMILIES, *FORMAL_FAMILIES)}
+    return (labels | names).get(given.strip().lower(), given)
 
 
 def renamed(**new_names: str) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
@@ -148,6 +180,7 @@ def protocol_of(
     examples: str | None = None,
     lr: float | None = None,
     batch_size: int | None = None,
+    consistency: float | None = None,
 ) -> Protocol:
     """The protocol (by default the paper's) with the most often changed settings replaced.
 
@@ -165,6 +198,7 @@ def protocol_of(
         examples=examples,
         learning_rate=lr,
         batch_size=batch_size,
+        consistency=consistency,
     )
 
 

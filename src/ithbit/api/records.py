@@ -5,20 +5,21 @@ folder that cannot be read is left out, with a warning on standard error.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ithbit.api.arguments import checked, renamed
+from ithbit.api.arguments import as_list, checked, renamed
 from ithbit.display import Printable, printable, say
-from ithbit.errors import SpecError, StoreError, number, one_of
+from ithbit.errors import SpecError, StoreError, first_of, number, one_of
 
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
-    from ithbit.reporting.cells import Cells
+    from ithbit.reporting.cells import Cell, Cells
     from ithbit.reporting.comparison.agreement import Agreement
     from ithbit.reporting.tables.table import ReportTable
     from ithbit.store.frame import Records
@@ -28,8 +29,10 @@ CELL = ("rhi", "softmax-full", 1, 64, "polynomial")  # whose curves are drawn by
 
 def _records(store: str | Path, with_histories: bool = False) -> "Records":
     from ithbit.store.frame import load_rows
+    from ithbit.store.packed import opened
 
-    records = load_rows(Path(store))
+    # Messages and pages name the store as it was given, also where a packed one is read.
+    records = replace(load_rows(opened(store)), store=Path(store))
     for note in (records.note(), records.history_note() if with_histories else None):
         if note:
             say(f"ithbit: {note}", file=sys.stderr)
@@ -56,6 +59,17 @@ def runs(store: str | Path = "runs", *, histories: bool = False) -> "pl.DataFram
     """
     records = _records(store, with_histories=histories)
     return records.histories() if histories else records.rows
+
+
+@checked
+def histories(store: str | Path = "runs") -> "pl.DataFrame":
+    """Read a store as a polars frame with one row per run and epoch: `runs` with `histories`.
+
+    >>> frame = histories("results/paper")
+    >>> frame.select("epoch", "held_out_accuracy").height == frame.height > 540
+    True
+    """
+    return runs(store, histories=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,49 +170,69 @@ def plot(
     store: str | Path = "runs",
     out: str | Path | None = None,
     settings: str = "any",
-    task: str = CELL[0],
-    family: str = CELL[1],
-    layers: int = CELL[2],
-    n: int = CELL[3],
-    positions: str = CELL[4],
+    task: str | Iterable[str] = CELL[0],
+    family: str | Iterable[str] = CELL[1],
+    layers: int | Iterable[int] = CELL[2],
+    n: int | Iterable[int] = CELL[3],
+    positions: str | Iterable[str] = CELL[4],
 ) -> "Figure":
     """Draw a figure from the runs of a store.
 
-    `curves` draws the learning curves of one cell, all seeds, finished or not. The other figures
+    `curves` draws the learning curves of one cell, all seeds, finished or not; with several tasks,
+    families, depths, lengths or encodings, of every combination side by side. The other figures
     show the published numbers beside ours.
 
     >>> len(plot("positions", store="results/paper").axes)
     2
+    >>> len(plot("curves", store="results/paper", family=["gru", "mamba2"], n=[8, 64]).axes)
+    2
     """
-    from ithbit.families import family_named, task_named
-    from ithbit.published import Variant
-    from ithbit.reporting.cells import Cell
     from ithbit.reporting.figures import FIGURES, check_figure_format, draw, save
+    from ithbit.reporting.figures.cell_curves import cell_curves_figure, cell_name
     from ithbit.reporting.figures.curves import curves_figure
-    from ithbit.spec import CODE_DIGITS, ModelSpec
 
     one_of("unknown figure", name, (*FIGURES, "curves"))
     if out is not None:
         check_figure_format(Path(out))
-    if name != "curves" and (task, family, layers, n, positions) != CELL:
+    chosen = [as_list(each) for each in (task, family, layers, n, positions)]
+    if name != "curves" and chosen != [[each] for each in CELL]:
         raise SpecError(
             "--task, --family, --layers, --n and --positions choose a cell for `ithbit plot "
             f"curves`; {name} shows them all: leave them out"
         )
     if name == "curves":
-        named = family_named(family)
-        code = "0" * CODE_DIGITS if named.own else ""  # any code will do: curves are found by name
-        spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
-        cell = Cell(Variant(spec.task, spec.family, layers), n, positions)
-        figure = curves_figure(_records(store), cell)
+        cells = [_cell(*each) for each in product(*chosen)]
+        if not cells:
+            raise SpecError("curves need at least one task, family, depth, length and encoding")
+        records = _records(store)
+        if len(cells) == 1:
+            figure = curves_figure(records, cells[0])
+        else:
+            figure, without = cell_curves_figure(records, cells)
+            if without:
+                names = first_of([cell_name(cell) for cell in without], 3)
+                say(f"ithbit: no learning curves of {names}", file=sys.stderr)
     else:
-        cells = _cells(store, settings)
-        figure = draw(name, cells)
-        for note in cells.ended_notes():  # a table prints these below itself
+        gathered = _cells(store, settings)
+        figure = draw(name, gathered)
+        for note in gathered.ended_notes():  # a table prints these below itself
             say(f"ithbit: {note}", file=sys.stderr)
     if out is not None:
         save(figure, Path(out))
     return figure
+
+
+def _cell(task: str, family: str, layers: int, n: int, positions: str) -> "Cell":
+    """The cell of a figure; raises `SpecError` for a model that there cannot be."""
+    from ithbit.families import family_named, task_named
+    from ithbit.published import Variant
+    from ithbit.reporting.cells import Cell
+    from ithbit.spec import CODE_DIGITS, ModelSpec
+
+    named = family_named(family)
+    code = "0" * CODE_DIGITS if named.own else ""  # any code will do: curves are found by name
+    spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
+    return Cell(Variant(spec.task, spec.family, layers), n, positions)
 
 
 @checked
@@ -237,7 +271,9 @@ def export(
 ) -> list[Path]:
     """Write the store as two tidy tables: runs (one row each) and histories (one row per epoch).
 
-    All runs are written, finished or not, whatever their settings.
+    All runs are written, finished or not, whatever their settings. With the format zip the store
+    itself is packed into one file, `out` or else STORE.zip: its finished and failed runs with
+    weights, records and proofs. Every command that reads a store reads such a file as well.
 
     >>> import tempfile, ithbit
     >>> tiny = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
@@ -248,5 +284,12 @@ def export(
     ['runs.csv', 'histories.csv']
     """
     from ithbit.store.frame import export as export_records
+    from ithbit.store.packed import SUFFIX, pack
 
+    one_of("unknown format", output_format, ("parquet", "csv", "zip"))
+    if output_format == "zip":
+        path = Path(store).with_suffix(SUFFIX) if str(out) == "export" else Path(out)
+        if path.suffix.lower() != SUFFIX:
+            raise SpecError(f"a packed store is a file that ends in {SUFFIX}, got {path}")
+        return [pack(Path(store), path)]
     return export_records(_records(store, with_histories=True), Path(out), output_format)

@@ -1,8 +1,9 @@
 """Sweeps: their runs trained here or on Slurm, and where the runs of a store stand."""
 
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from ithbit.errors import ClusterError, DeviceError, SpecError, as_int, one_of
 from ithbit.families import family_named, task_named
 from ithbit.models.layer_source import layer_for
 from ithbit.spec import RunSpec
+from ithbit.store.packed import opened
 from ithbit.store.reading import check_kind, run_folders
 from ithbit.store.status import STATUSES, RunStatus, folder_status, need_store, recorded, statuses
 from ithbit.sweeps.select import selected, sweep_runs
@@ -32,6 +34,7 @@ from ithbit.sweeps.select import selected, sweep_runs
 if TYPE_CHECKING:
     from ithbit.engine.device import Device
     from ithbit.store.merging import Merged
+    from ithbit.sweeps.executors.slurm import SlurmOptions
 
 _MOST = 10  # folders listed of each status
 _EXPLAINED = ("failed", "set aside")
@@ -77,16 +80,21 @@ class Status(Printable):
 
 @dataclass(frozen=True, repr=False)
 class Planned(Printable):
-    """What a sweep would do: the status of each of its runs, and how long the rest may take."""
+    """What a sweep would do: the status of each of its runs, how long the rest may take and, for
+    Slurm, what would be submitted."""
 
     runs: dict[RunSpec, RunStatus]
     outlook: str
+    submission: str = ""  # the sbatch line and the script
 
     def render(self) -> Iterator[str]:
         for run, each in self.runs.items():
             yield f"{each:9} {run.group:12} {run.folder}"
         done = sum(each == "done" for each in self.runs.values())
         yield f"{pluralize(len(self.runs), 'run')}, {done} done already; {self.outlook}"
+        if self.submission:
+            yield ""
+            yield from self.submission.splitlines()
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,6 +139,7 @@ def sweep(
     max_epochs: int | None = None,
     stop_when_solved: bool = False,
     examples: str | None = None,
+    consistency: float | None = None,
     store: str | Path = "runs",
     device: str = "auto",
     kernels: str = "auto",
@@ -164,7 +173,9 @@ def sweep(
     options = TrainingOptions(device, workers, kernels, compiled, retry_failed)
     observers = Observers(watch, tensorboard, progress)
     at_least_one(runs_per_task=runs_per_task)
-    runs = _selected(name, task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
+    changes: dict[str, Any] = {"max_epochs": max_epochs, "examples": examples}
+    changes |= {"stop_when_solved": stop_when_solved or None, "consistency": consistency}
+    runs = _selected(name, task, family, layers, n, seeds, changes)
     store = Path(store)
     check_kind(store)
     there = on_slurm(
@@ -173,16 +184,18 @@ def sweep(
          "detach": detach, "cancel": cancel},
     )  # fmt: skip
     if there:
-        from ithbit.sweeps.executors.slurm import Slurm, asks_for_gpu, read_options
+        from ithbit.sweeps.executors.slurm import Slurm, read_options
 
         profile = None if slurm_profile is None else Path(slurm_profile)
         slurm_options = read_options(as_list(slurm), profile)
-        node = node_device(device, asks_for_gpu(slurm_options))
+        node = node_device(device, slurm_options.asks_for_gpu)
     if dry_run:
         found = statuses(store, runs)
         todo = [run for run in runs if found[run] != "done"]
         if there:
-            return Planned(found, _tasks(todo, node, runs_per_task))
+            return _submission_plan(
+                found, todo, store, node, runs_per_task, slurm_options, options.workers
+            )
         for model in dict.fromkeys(run.model for run in todo if run.model.code):
             layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
         time = longest(todo, store, options)
@@ -224,6 +237,7 @@ def status(
     max_epochs: int | None = None,
     stop_when_solved: bool = False,
     examples: str | None = None,
+    consistency: float | None = None,
     store: str | Path = "runs",
 ) -> Status:
     """Report what is done, running, queued on a cluster, stopped, failed or missing in a store.
@@ -236,14 +250,15 @@ def status(
     ...     status("paper", store=store)
     540 missing (540 runs)
     """
-    folder = Path(store)
+    folder = opened(store)
     need_store(folder)
     jobs = _jobs(folder)
     if name is None:
         found = {run: folder_status(folder / run) for _, run in run_folders(folder)}
     else:
-        chosen = (task, family, layers, n, seeds, max_epochs, stop_when_solved, examples)
-        runs = _selected(name, *chosen)
+        changes: dict[str, Any] = {"max_epochs": max_epochs, "examples": examples}
+        changes |= {"stop_when_solved": stop_when_solved or None, "consistency": consistency}
+        runs = _selected(name, task, family, layers, n, seeds, changes)
         found = {run.folder: each for run, each in statuses(folder, runs).items()}
         jobs = {run: job for run, job in jobs.items() if run in set(runs)}
     for run, job in jobs.items():
@@ -259,9 +274,7 @@ def _selected(
     layers: int | Iterable[int] | None,
     n: int | Iterable[int] | None,
     seeds: Seeds | None,
-    max_epochs: int | None,
-    stop_when_solved: bool,
-    examples: str | None,
+    changes: Mapping[str, Any],
 ) -> list[RunSpec]:
     """The runs of a sweep that pass the filters."""
     keep: dict[str, list[Any]] = {
@@ -271,8 +284,6 @@ def _selected(
         "n": [as_int("n", each) for each in as_list(n)],
     }
     others = [] if seeds is None else seeds_of(seeds)
-    early = stop_when_solved or None
-    changes = {"max_epochs": max_epochs, "stop_when_solved": early, "examples": examples}
     if isinstance(name, str | Path):
         return selected(sweep_runs(str(name)), str(name), keep, others, **changes)
     runs: list[Any] = list(name) if isinstance(name, Iterable) else [name]
@@ -298,16 +309,47 @@ def node_device(name: str, gpu_requested: bool) -> "Device":
     return Device(torch.device("cpu"), "Slurm, CPU cores for each task")
 
 
-def _tasks(todo: list[RunSpec], node: "Device", runs_per_task: int | None) -> str:
-    """The tasks that would be submitted, worked out without contacting the cluster."""
+def _submission_plan(
+    found: dict[RunSpec, RunStatus],
+    todo: list[RunSpec],
+    store: Path,
+    node: "Device",
+    runs_per_task: int | None,
+    options: "SlurmOptions",
+    at_once: int | None,
+) -> Planned:
+    """What would be submitted, worked out without contacting the cluster."""
+    from ithbit.sweeps.cluster import tasks
+    from ithbit.sweeps.estimate import longest_seconds
+    from ithbit.sweeps.executors.ledger import Batch, Share
+    from ithbit.sweeps.executors.slurm import job_script, sbatch_command
     from ithbit.sweeps.runner import group
+    from ithbit.sweeps.threads import stacks_per_process
 
-    stacks = group(todo, node, n_workers=1, size=runs_per_task)
-    sizes = Counter(len(stack) for stack in stacks)
+    parts = tasks(todo, node, runs_per_task)
+    if not parts:
+        return Planned(found, "tasks: none")
+    sizes = Counter(map(len, parts))
     shape = ", ".join(
         f"{count} of {pluralize(size, 'run')}" for size, count in sorted(sizes.items())
     )
-    return f"tasks: {shape or 'none'}"
+    at_a_time = stacks_per_process(node.torch.type)
+    stacks = [min(at_a_time, len(group(runs, node, n_workers=1))) for runs in parts]
+    each = [
+        longest_seconds(runs, store, n_stacks, node.is_cuda)
+        for runs, n_stacks in zip(parts, stacks, strict=True)
+    ]
+    what = "GPU" if node.is_cuda else "core"
+    time = (
+        f"at most about {clock(sum(each))} of {what} time, {clock(max(each))} for the longest "
+        "task, if every run needs all its epochs"
+    )
+    batch = Batch(
+        "00001-…", store.resolve(), node.torch.type, tuple(Share(tuple(r)) for r in parts)
+    )
+    line = shlex.join(sbatch_command(batch, options, at_once))
+    script = f"{line} <<'END'\n{job_script(batch, options)}END"
+    return Planned(found, f"tasks: {shape}; {time}", script)
 
 
 def longest(runs: list[RunSpec], store: Path, options: TrainingOptions) -> str:
@@ -351,4 +393,4 @@ def merge(source: str | Path, *, store: str | Path = "runs") -> "Merged":
     """
     from ithbit.store.merging import merge as merge_stores
 
-    return merge_stores(Path(source), Path(store))
+    return merge_stores(opened(source), Path(store))

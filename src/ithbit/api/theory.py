@@ -1,37 +1,22 @@
-"""What is proved: constructions and their certificates, bounds, complexity and verdicts.
-
-Nothing here imports torch; bounds and complexities do not need numpy either.
-"""
+"""What is proved of explicit weights: constructions and their certificates. Nothing here imports
+torch."""
 
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
-from ithbit.api.arguments import at_least_one, bits_of, checked, renamed
+from ithbit.api.arguments import bits_of, checked
 from ithbit.errors import SpecError, as_int
 from ithbit.families import task_named
-from ithbit.theory.architecture import (
-    FORMAL_FAMILIES,
-    TRAINED_FAMILIES,
-    Activation,
-    Feature,
-    Model,
-    Transition,
-    architecture,
-    need_theory,
-)
-from ithbit.theory.bounds import LengthBounds, NoBoundError
-from ithbit.theory.bounds import all_routes as list_routes
-from ithbit.theory.bounds import bound as tightest
-from ithbit.theory.complexity import Complexity, causal_complexity
+from ithbit.theory.architecture import Model, architecture
 
 if TYPE_CHECKING:
     from ithbit.theory.certificate import Certificate
     from ithbit.theory.explain import Explanation
+    from ithbit.theory.recall.certificate import RecallCertificate
+    from ithbit.theory.recall.tasks import Recall
     from ithbit.theory.solution import Solution, TrainedSolution
-    from ithbit.theory.summary_table import VerdictTable
-    from ithbit.theory.verdicts import Verdict
     from ithbit.verification.proofs.certificate import Confirmed
 
 
@@ -94,13 +79,17 @@ def certify(
     heads: int = 2,
     ff: int = 64,
     state: int = 16,
+    values: int | None = None,
     method: str | None = None,
     out: str | Path | None = None,
-) -> "Certificate":
+) -> "Certificate | RecallCertificate":
     """Build weights that solve the task and prove it for all n·2^n inputs.
 
     The proof is in real arithmetic on the stored weights. The certificate can be written to a file
     and checked again on its own. Sizes apply with `model` trained; formal weights fix their own.
+
+    For mqar, induction, induction-growing and copy: weights of formal layers for so many `values`;
+    such a certificate is not written to a file.
 
     In Python, give a task, a family and n, or weights from `construct`.
 
@@ -112,7 +101,13 @@ def certify(
     from ithbit.theory.certificate import certify as derive
     from ithbit.theory.certificate import require_writable
     from ithbit.theory.certificate_file import write_certificate
+    from ithbit.theory.recall.tasks import RECALL_ONLY, recall
 
+    if isinstance(task, str) and task in RECALL_ONLY:
+        given = {"variant": variant, "layers": layers, "method": method, "out": out}
+        return _certify_recall(recall(task, values), family, n, model, given)
+    if values is not None:
+        raise SpecError(f"values are for {', '.join(RECALL_ONLY)}")
     length = n if isinstance(task, str) else _solution(task, family, n, variant, model, {}).n_bits
     if length is not None:
         require_writable(as_int("n", length))
@@ -121,6 +116,25 @@ def certify(
     if out is not None:
         write_certificate(certificate, Path(out))
     return certificate
+
+
+def _certify_recall(
+    asked: "Recall",
+    family: str | None,
+    n: int | None,
+    model: Model,
+    given: dict[str, Any],
+) -> "RecallCertificate":
+    from ithbit.theory.recall.certificate import build_recall, certify_recall
+
+    if family is None or n is None:
+        raise SpecError("give a task, a family and n")
+    unused = [name for name, value in given.items() if value is not None]
+    if model != "formal" or unused:
+        what = f"{', '.join(unused)} cannot be given" if unused else "only formal layers have them"
+        raise SpecError(f"weights for {asked.name} have sizes of their own: {what}")
+    architecture(family, "formal")  # raises for a name that is no formal family
+    return certify_recall(build_recall(asked, family, n))
 
 
 def _solution(
@@ -148,9 +162,10 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     """Verify a certificate again; raise an error if it does not hold.
 
     The certificate of a construction holds its weights, and is verified from its file alone. The
-    proof of a trained run, proof.json, needs the run's weights.safetensors beside it: for one layer
-    a second implementation checks every leaf, which may take minutes. For two layers there is none,
-    so the bounds of the search are computed again: such a run is *bounded (unchecked)*.
+    proof of a trained run, proof.json, needs the run's weights.safetensors beside it: a second
+    implementation checks every leaf, which may take minutes. Where it does not confirm those of two
+    layers of attention, the bounds of the search are computed again, and the run is *bounded
+    (unchecked)*.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -159,13 +174,14 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     ...     check_certificate(file).certified
     True
     """
+    from ithbit.store.packed import opened
     from ithbit.theory.certificate_file import check_certificate as check
     from ithbit.theory.certificate_file import read_certificate
-    from ithbit.verification.proofs.certificate import FORMAT, check_proof
+    from ithbit.verification.proofs.certificate import FORMATS, check_proof
 
-    path = Path(file)
+    path = opened(file)
     content = read_certificate(path)
-    if content.get("format") == FORMAT:
+    if content.get("format") in FORMATS:
         from ithbit.api.progress import bars
 
         with bars(progress) as shown:  # ends before a refusal is printed
@@ -196,184 +212,3 @@ def explain(
     if isinstance(task, str):  # report a wrong input before building weights
         Instance(task_named(task), read, index)
     return run(_solution(task, family, len(read), variant, model, {"width": width}), read, index)
-
-
-@renamed(all="all_routes")
-@checked
-def bound(
-    task: str,
-    family: str,
-    *,
-    layers: int = 1,
-    width: int = 16,
-    heads: int | None = None,
-    ff: int = 64,
-    model: Model = "formal",
-    n: int | None = None,
-    all_routes: bool = False,
-    feature: Feature = "elu",
-    transition: Transition = "affine",
-    activation: Activation = "gelu",
-    state: int = 16,
-    conv: int = 3,
-    bits: int = 32,
-) -> LengthBounds:
-    """The length n* past which a family provably cannot solve the task, whatever its weights.
-
-    Impossible for every n > n*, in real arithmetic; at n <= n* the bound is vacuous. Each bound
-    states its basis: proved here, cited from a book, or conditional, and on what. With
-    `all_routes`, the bound by the size of the state is shown too, which holds only for recurrent
-    evaluation in finite precision. Where no bound exists or none is known, an error gives the
-    reason.
-
-    >>> bound("rhi", "rnn").n_star
-    487
-    """
-    at_least_one(n=n)
-    bits = as_int("bits", bits)
-    arch = architecture(
-        family,
-        model,
-        n_layers=layers,
-        width=width,
-        heads=heads,
-        hidden=ff,
-        feature=feature,
-        transition=transition,
-        activation=activation,
-        state=state,
-        conv=conv,
-    )
-    try:
-        best = tightest(task, arch)
-    except NoBoundError:
-        from ithbit.theory.verdicts import why_no_bound
-
-        raise NoBoundError(why_no_bound(task_named(task), arch)) from None
-    return LengthBounds(task, arch, n, best, list_routes(task, arch, bits), all_routes)
-
-
-@checked
-def complexity(
-    family: str,
-    *,
-    width: int = 16,
-    heads: int | None = None,
-    ff: int = 64,
-    model: Model = "formal",
-    position: int = 65,
-    feature: Feature = "elu",
-    transition: Transition = "affine",
-    activation: Activation = "gelu",
-    state: int = 16,
-    conv: int = 3,
-) -> Complexity:
-    """Causal complexity of one layer: what it keeps of the past, and what finishing costs.
-
-    The fingerprint is what the k-th output needs from the first k - 1 inputs (p numbers); the
-    completion computes the output from it and the k-th input (t operations, the outputs included).
-    Both are upper bounds on the minimum, and exact for the plain program of the layer.
-
-    >>> complexity("rnn").operations
-    12432
-    """
-    need_theory(family)
-    if family not in (*FORMAL_FAMILIES, *TRAINED_FAMILIES):
-        names = FORMAL_FAMILIES if model == "formal" else TRAINED_FAMILIES
-        choices = ", ".join(name for name in names if not name.endswith("-full"))
-        raise SpecError(f"unknown family {family!r}, choose one of {choices}")
-    arch = architecture(
-        family,
-        model,
-        width=width,
-        heads=heads,
-        hidden=ff,
-        feature=feature,
-        transition=transition,
-        activation=activation,
-        state=state,
-        conv=conv,
-    )
-    return causal_complexity(arch, as_int("position", position))
-
-
-@overload
-def verdict(
-    task: str,
-    family: str,
-    layers: int | None = None,
-    n: int = 64,
-    *,
-    width: int = 16,
-    ff: int = 64,
-    model: Model = "formal",
-    heads: int | None = None,
-    state: int | None = None,
-) -> "Verdict": ...
-
-
-@overload
-def verdict(
-    task: None = None,
-    family: None = None,
-    layers: None = None,
-    n: int = 64,
-    *,
-    width: int = 16,
-    ff: int = 64,
-    model: Model = "formal",
-    heads: int | None = None,
-    state: int | None = None,
-) -> "VerdictTable": ...
-
-
-@checked
-def verdict(
-    task: str | None = None,
-    family: str | None = None,
-    layers: int | None = None,
-    n: int = 64,
-    *,
-    width: int = 16,
-    ff: int = 64,
-    model: Model = "formal",
-    heads: int | None = None,
-    state: int | None = None,
-) -> "Verdict | VerdictTable":
-    """Is the task possible, impossible or open, and why? Without arguments, the summary table.
-
-    Possible: there are explicit weights with a certificate for all n·2^n inputs; past n = 1024,
-    where a certificate takes longer, with a margin proved for every n. Impossible: n is past the n*
-    of a bound, so no weights do it, in real arithmetic. Open: neither a construction nor a bound
-    here covers this n. The table lists a number of layers that suffices at every n, by these
-    constructions, and the n* past which one fewer fails, by bounds at these sizes. With `model`
-    trained, both are about exactly the blocks that are trained, at their own sizes.
-
-    >>> verdict("lhi", "rnn", layers=1, n=8).answer, verdict("rhi", "rnn", n=1000).answer
-    ('possible', 'impossible')
-    >>> len(verdict(n=4))
-    12
-    """
-    if (task is None) != (family is None):
-        raise SpecError("give a task and a family, or neither for the whole table")
-    if task is None and layers is not None:
-        raise SpecError(
-            "--layers needs a task and a family: the whole table has a number of layers per entry"
-        )
-    from ithbit.theory.summary_table import table
-    from ithbit.theory.verdicts import verdict as decide
-
-    n = as_int("n", n)
-    at_least_one(n=n)
-    if model == "formal" and state is not None:
-        raise SpecError("only Mamba2, which is trained, has a state; take model 'trained'")
-    sizes: dict[str, Any] = {
-        "width": width,
-        "heads": heads,
-        "hidden": ff,
-        "state": 16 if state is None else state,
-    }
-    if task is None or family is None:
-        return table(n, model=model, **sizes)
-    depth = 1 if layers is None else layers
-    return decide(task_named(task), architecture(family, model, n_layers=depth, **sizes), n)

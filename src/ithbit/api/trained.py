@@ -2,25 +2,27 @@
 model trained elsewhere, inputs to answer and a score for the answers."""
 
 from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ithbit.api.arguments import Seeds, as_list, at_least_one, checked, renamed, seeds_of
 from ithbit.api.verifications import Verifications as Verifications
 from ithbit.api.verifications import VerifiedRun as Verified
-from ithbit.errors import IthbitError, SpecError, StoreError, as_int, number
+from ithbit.errors import SpecError, StoreError, as_int, number
 from ithbit.families import task_named
-from ithbit.spec import ModelSpec, Protocol, RunSpec, cell
-from ithbit.store.reading import is_copy, run_folders
+from ithbit.spec import ModelSpec, Protocol, RunSpec, cell, run_from_json
+from ithbit.store.packed import opened, packed_part
+from ithbit.store.reading import is_copy, read_run, run_folders
 from ithbit.store.records import Failure, Result
+from ithbit.store.schema import UnreadableError
 from ithbit.store.status import need_store
 
 if TYPE_CHECKING:
-    from ithbit.api.verify_progress import VerifyProgress
+    from ithbit.api.verify_workers import FolderOutcome
     from ithbit.external_models import Score
     from ithbit.loading.model import Model
     from ithbit.theory.solution import Solution, TrainedSolution
-    from ithbit.verification.stored_verification import VerifyOptions
 
 
 # A folder, a name or an id, a spec, an outcome, a verification.
@@ -48,8 +50,11 @@ def folder_of(run: Run, store: Path) -> Path:
             f"returned for it, got {type(run).__name__}"
             + ("; choose one of its elements, as in runs[0]" if several else "")
         )
-    elif Path(run).is_dir():
-        return Path(run).resolve()
+    elif opened(run).is_dir():
+        return opened(run).resolve()
+    elif (packed := packed_part(Path(run))) is not None:  # STORE.zip/NAME
+        store, run = packed, str(Path(run).relative_to(packed))
+    store = opened(store)
     need_store(store)
     found = [
         folder
@@ -79,6 +84,7 @@ def verify(
     seconds: float = 60.0,
     seed: int = 0,
     device: str = "auto",
+    workers: int | None = None,
     layer: str | Iterable[str] | None = None,
     store: str | Path = "runs",
     watch: Callable[[Verified], None] | None = None,
@@ -98,11 +104,12 @@ def verify(
 
     With `prove`, bounds over all inputs are sought for a run that is not refuted, for at most
     `seconds`, in real arithmetic on the stored weights. If they are above 0, and a second
-    implementation confirms the certificate, the run is *proved on all inputs*; for two layers there
-    is none, and the run is *bounded (unchecked)*. The certificate is written next to the record as
-    proof.json. One that is there is checked again for a run that is named, or with `again`; if it
-    holds, nothing is searched. A search that runs out of time is saved, and continues when given
-    more.
+    implementation confirms the certificate, the run is *proved on all inputs*; where it does not
+    confirm the bounds of two layers, the run is *bounded (unchecked)*. Proofs of several runs are
+    sought side by side, one per CPU core, unless `workers` says how many. The certificate is
+    written next to the record as proof.json. One that is there is checked again for a run that is
+    named, or with `again`; if it holds, nothing is searched. A search that runs out of time is
+    saved, and continues when given more.
 
     A record that is damaged is reported and kept under another name; the run is then tried again,
     and its certificate, if it has one, is checked again.
@@ -128,6 +135,7 @@ def verify(
     if not 0 <= as_int("seed", seed) < 1 << 63:
         raise SpecError(f"the seed is a number from 0 and below 2^63, got {seed}")
     from ithbit.api.verify_progress import verify_progress
+    from ithbit.api.verify_workers import verify_folder, verify_side_by_side
     from ithbit.engine.device import choose_device
     from ithbit.models.layer_source import find_layer
     from ithbit.verification.stored_run import finished_folders
@@ -135,56 +143,90 @@ def verify(
 
     for each in as_list(layer):
         find_layer(each)
-    store, chosen = Path(store), choose_device(device)
+    given, store, chosen = Path(store), opened(store), choose_device(device)
     folders = finished_folders(store) if all_runs else [folder_of(run, store) for run in named]
     options = VerifyOptions(chosen, budget, seed, count, again or not all_runs, prove, seconds)
     done = Verifications()
+    processes = min(_workers(workers, prove, chosen.is_cuda), len(folders))
+    if processes > 1 and _known_only_here(folders):
+        processes = 1
+    only, layers = all_runs and solved_only, as_list(layer)
     with verify_progress(progress, folders) as shown:
-        for folder in shown.folders():
-            try:
-                one = _verify_folder(folder, options, all_runs and solved_only, shown, done)
-            except IthbitError as error:
-                if not all_runs:
-                    raise
-                # One bad folder must not stop the others, and its message must name it.
-                which = "" if folder.name in str(error) else f"{folder}: "
-                done.set_aside.append(f"{which}{error}")
-            else:
-                if one is not None:
-                    done.append(one)
-                    if watch is not None:
-                        watch(one)
+        if processes > 1:
+            each = verify_side_by_side(folders, options, only, processes, layers, shown.proof)
+            outcomes = shown.steps(each)
+        else:
+            outcomes = (
+                (folder, verify_folder(folder, options, only, shown.search, shown.certificate))
+                for folder in shown.folders()
+            )
+        with closing(outcomes):
+            for folder, found in outcomes:
+                _add(folder, found, all_runs, done, watch)
+    order = {folder.absolute(): k for k, folder in enumerate(folders)}
+    done.sort(key=lambda each: order.get(each.path or Path(), 0))
+    places = [given, *(Path(each) for each in named if isinstance(each, str | Path))]
+    packed = [part for place in places if (part := packed_part(place))]
+    if packed and any(each.is_new for each in done):
+        done.notes.append(f"{packed[0]} is a packed store: what was found is shown, not saved")
     return done
 
 
-def _verify_folder(
-    folder: Path,
-    options: "VerifyOptions",
-    solved_only: bool,
-    shown: "VerifyProgress",
-    done: Verifications,
-) -> Verified | None:
-    """The verification of the run of a folder, None if it does not count as solved and only those
-    are wanted. Notes, and a record that could not be written, are added to `done`."""
-    from ithbit.verification.stored_run import read_stored_run
-    from ithbit.verification.stored_verification import verify_stored
+def _known_only_here(folders: list[Path]) -> bool:
+    """Whether a layer or family of these runs is known to this process alone."""
+    from ithbit.models.layer_source import is_session_only
 
-    stored = read_stored_run(folder)
-    if solved_only and not stored.solved:
-        return None
-    outcome = verify_stored(stored, options, shown.search, shown.certificate, done.notes.append)
+    runs = []
+    for folder in folders:
+        with suppress(UnreadableError, SpecError, KeyError, TypeError):
+            runs.append(run_from_json(read_run(str(folder))[1]["spec"]))
+    return is_session_only(runs)
+
+
+def _workers(workers: int | None, prove: bool, is_cuda: bool) -> int:
+    """How many processes verify runs: one, but for proofs one per core."""
+    if workers is not None:
+        at_least_one(workers=as_int("workers", workers))
+        return workers
+    from ithbit.engine.device import usable_cores
+
+    return usable_cores() if prove and not is_cuda else 1
+
+
+def _add(
+    folder: Path,
+    found: "FolderOutcome",
+    all_runs: bool,
+    done: Verifications,
+    watch: Callable[[Verified], None] | None,
+) -> None:
+    """Add what came of a folder to the verifications, if its run was wanted."""
+    done.notes += found.notes
+    if found.error is not None:
+        if not all_runs:
+            raise found.error
+        # One bad folder must not stop the others, and its message must name it.
+        which = "" if folder.name in str(found.error) else f"{folder}: "
+        done.set_aside.append(f"{which}{found.error}")
+        return
+    outcome = found.outcome
+    if outcome is None:
+        return
     if outcome.not_written:
         done.not_kept.append(outcome.not_written)
-    return Verified(
+    one = Verified(
         outcome.record.to_json(),
-        stored.solved,
-        stored.solved_at_end,
+        found.solved,
+        found.solved_at_end,
         outcome.record.found if outcome.worked else None,
         outcome.is_new,
         folder.absolute(),
         outcome.tries_are_new,
         outcome.proof_is_new,
     )
+    done.append(one)
+    if watch is not None:
+        watch(one)
 
 
 @checked

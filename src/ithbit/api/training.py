@@ -144,6 +144,7 @@ def train(
     max_epochs: int | None = None,
     stop_when_solved: bool = False,
     examples: str | None = None,
+    consistency: float | None = None,
     protocol: Protocol | None = None,
     device: str = "auto",
     kernels: str = "auto",
@@ -169,7 +170,9 @@ def train(
     """
     options = TrainingOptions(device, workers, kernels, compiled, retry_failed)
     model = model_of(task, family, positions, (n, layers, width, heads, ff))
-    protocol = protocol_of(protocol, max_epochs, stop_when_solved, examples, lr, batch_size)
+    protocol = protocol_of(
+        protocol, max_epochs, stop_when_solved, examples, lr, batch_size, consistency
+    )
     runs = cell(model, protocol, seeds_of(seeds))
     return run_here(runs, store, options, Observers(watch, tensorboard, progress))
 

@@ -79,8 +79,8 @@ class VerifiedRun(Printable):
             tries = "nothing new found now"
         elif is_old:
             tries = "with something new"
-        said = in_one_line(f"{self.folder}: {self.verdict}: {self.found.sentence()} ({tries})")
-        yield f"on record: {said}" if is_old else said
+        text = in_one_line(f"{self.folder}: {self.verdict}: {self.found.sentence()} ({tries})")
+        yield f"on record: {text}" if is_old else text
         if self.found.exhaustive and self.found.wrong_by_index:  # for a search they mean little
             wrong = sorted(self.found.wrong_by_index.items())
             yield "  wrong by index: " + ", ".join(f"{i}: {count:,}" for i, count in wrong)
@@ -93,14 +93,14 @@ class VerifiedRun(Printable):
     def source(self) -> str:
         """Where the tries were made, and what can be checked again."""
         device = self.record["environment"].get("device_name", "an unknown device")
-        said = f"observed in float32 on {in_one_line(str(device))}"
+        text = f"observed in float32 on {in_one_line(str(device))}"
         if self.found is None or not self.tries_are_new:
-            said = f"on record: {said}"
+            text = f"on record: {text}"
         kept = (self.record.get("proof") or {}).get("certificate")
         again = "can be checked again" if kept else "could not be written, so nobody can check it"
         proof = {PROVED: f"proof.json {again}", BOUNDED: "bounded, not proved"}
         return (
-            f"{said}; {proof.get(self.verdict, 'not proved')}; the weights at the end of training"
+            f"{text}; {proof.get(self.verdict, 'not proved')}; the weights at the end of training"
         )
 
 

@@ -15,10 +15,9 @@ N numbers of state per channel.
 from collections.abc import Iterator
 
 from ithbit.families import family_named
-from ithbit.models.mamba2 import CONV_WIDTH
+from ithbit.layouts import MAMBA2
 from ithbit.spec import ModelSpec
-from ithbit.tasks.indexing import n_tokens
-from ithbit.tasks.tokens import N_FEATURES
+from ithbit.tasks.indexing import N_FEATURES, n_tokens
 
 _FLOAT_BYTES = 4
 _POSITION_FEATURES = 2
@@ -73,7 +72,7 @@ def _blocks(model: ModelSpec, batch: int) -> Iterator[tuple[int, int]]:
         elif family.kind == "mamba2":
             gate = query * d * d
             enter = rows * d * (d + 2 * N + model.n_heads)
-            convolution = CONV_WIDTH * (tokens * (d + N) + out * N)
+            convolution = MAMBA2.taps * (tokens * (d + N) + out * N)
             products = gate + enter + convolution + pairs * (N + d) + out * d * d
         else:
             products = query * d * d + rows * 2 * d * d  # queries; keys and values

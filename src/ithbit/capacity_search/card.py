@@ -103,8 +103,8 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     whose state is not known, stand in a panel of their own. A user's cells are drawn as stars."""
     shown = [each for each in (*known, *own) if each.task == "rhi" and each.solved_at]
     placed = [each for each in shown if each.state]
-    beside = [each for each in shown if not each.state]
-    beside.sort(key=lambda each: (each.family, each.layers, each.width))
+    stateless = [each for each in shown if not each.state]
+    stateless.sort(key=lambda each: (each.family, each.layers, each.width))
     colours = _colours([each.family for each in shown])
     markers = dict(zip(sorted({each.layers for each in shown}), cycle(_MARKERS), strict=False))
 
@@ -113,7 +113,7 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
 
     figure = Figure(figsize=(8.6, 5.6), layout="constrained")
     # A second panel has so many cells side by side.
-    widths = [6.0, 0.4 + 0.28 * len(beside)] if beside else [1.0]
+    widths = [6.0, 0.4 + 0.28 * len(stateless)] if stateless else [1.0]
     panels = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)
     axes, *strip = panels[0]
     axes.set_xscale("log", base=2)
@@ -142,11 +142,11 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
         axis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend(handles=_legend(shown, colours, markers), loc="upper left", fontsize=8)
     for panel in strip:
-        for place, each in enumerate(beside):
+        for place, each in enumerate(stateless):
             draw(panel, place, each)
-        panel.set_xlim(-0.6, len(beside) - 0.4)
-        panel.set_xticks(range(len(beside)), [str(each.width) for each in beside])
-        fixed = all(each.family in FAMILIES for each in beside)
+        panel.set_xlim(-0.6, len(stateless) - 0.4)
+        panel.set_xticks(range(len(stateless)), [str(each.width) for each in stateless])
+        fixed = all(each.family in FAMILIES for each in stateless)
         why = "no fixed state" if fixed else "state not fixed or not known"
         panel.set_xlabel(f"width; {why}")
     for panel in (axes, *strip):

@@ -14,10 +14,10 @@ from functools import cache
 import torch
 from torch import nn
 
-from ithbit.contract.behaviour import behaviour, usable
+from ithbit.contract.layer_facts import layer_facts, usable
 from ithbit.contract.rank import causal_rank
 from ithbit.families import family_named
-from ithbit.loading.plain_model import Block
+from ithbit.loading.single_seed import Block
 from ithbit.models.classifier import init
 from ithbit.models.layer_source import layer_for
 from ithbit.models.stacked import part
@@ -56,9 +56,9 @@ def state_limits(model: ModelSpec, measure: bool = True) -> StateLimits:
     StateLimits(state=8, state_origin='counted', float_limit=256, n_star=None, ...)
     """
     family, depth = family_named(model.family), model.n_layers
-    if not (family.own or family.causal or depth == 1):
+    if family.formal and not family.causal and depth > 1:
         return StateLimits()
-    arch = None if family.own else _architecture(model)
+    arch = _architecture(model) if family.formal else None
     counted = None if arch is None else _counted(arch)
     if arch is not None and counted is None:
         return StateLimits()
@@ -87,9 +87,11 @@ def _observed(model: ModelSpec) -> tuple[int | None, int | None]:
     width, declared = model.d_model, None
     if (module := _module(model)) is not None:
         with suppress(*FAILURES):  # a layer that has no derivative
-            seen = behaviour(module, width, _RANK_LENGTH)
+            if not model.code:  # one of the six, or a bidirectional one's causal twin
+                return causal_rank(module, width, _RANK_LENGTH).state, None
+            seen = layer_facts(layer_for(model), module, width, _RANK_LENGTH)
             declared = seen.declared_state
-            if seen.leak is None:
+            if seen.obstacle is None:
                 return causal_rank(module, width, _RANK_LENGTH).state, declared
     return None, declared
 

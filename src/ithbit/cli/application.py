@@ -38,6 +38,7 @@ _PATHS: dict[Any, Any] = {  # as they were given: an empty path would become the
 _FORMS: dict[Any, Any] = _PATHS | {
     str | Layer: str,
     "str | Solution | TrainedSolution": str,
+    "str | Layer | nn.Module | None": str | None,
     str | Path | Iterable[RunSpec]: str,
     str | Path | Iterable[RunSpec] | None: str | None,
     Seeds: str,
@@ -46,6 +47,7 @@ _FORMS: dict[Any, Any] = _PATHS | {
     float | str | Iterable[float]: str,
     int | Iterable[int]: list[int],
     int | Iterable[int] | None: list[int] | None,
+    str | Iterable[str]: list[str],
     str | Iterable[str] | None: list[str] | None,
     Run | Iterable[Run]: list[str],
     Run | Iterable[Run] | None: list[str] | None,
@@ -69,6 +71,16 @@ _SHORT = {
 }
 # Positional parameters of API functions become arguments, except these.
 _OPTIONS_ALWAYS = ("store", "n", "variant", "layers")
+# The commands by what a user is about to do, as the help lists them.
+_GROUPS = {
+    "Start here": ("demo",),
+    "Check a layer or a model": ("check", "probe", "capacity", "data", "score"),
+    "Train": ("train", "sweep", "status", "merge", "sample", "params"),
+    "Verify what was trained": ("verify", "explore", "check-certificate"),
+    "Theory": ("verdict", "bound", "complexity", "construct", "certify", "explain"),
+    "Report": ("report", "table", "compare", "plot", "export"),
+    "More": ("bench",),
+}
 # Parameters that are optional in Python but required on the command line.
 _REQUIRED = {("certify", "family"), ("certify", "n"), ("explain", "family")}
 
@@ -92,7 +104,11 @@ class _Command(_Flags, TyperCommand):
 
 
 class _Group(_Flags, TyperGroup):
-    """The whole command line."""
+    """All commands, in the order of their groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = [name for names in _GROUPS.values() for name in names]
+        return sorted(self.commands, key=lambda name: (*order, name).index(name))
 
 
 app = typer.Typer(
@@ -168,7 +184,9 @@ def command(
         run.__signature__ = inspect.Signature(list(both))  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in both}
         name = function.__name__.replace("_", "-")
-        app.command(name, cls=_Command, help=_help(function, options, printer))(run)
+        panel = next((title for title, names in _GROUPS.items() if name in names), "More")
+        words = _help(function, options, printer)
+        app.command(name, cls=_Command, help=words, rich_help_panel=panel)(run)
         return printer
 
     return register
@@ -183,7 +201,7 @@ def _option(parameter: inspect.Parameter, known: Any, required: bool) -> inspect
     """An API parameter as an option or argument; `known` is its help, or the whole definition."""
     default = inspect.Parameter.empty if required else parameter.default
     form: Any = _FORMS.get(parameter.annotation, parameter.annotation)
-    if isinstance(default, int | tuple) and form == list[int]:
+    if isinstance(default, str | int | tuple) and form in (list[int], list[str]):
         default = list(default) if isinstance(default, tuple) else [default]
     dashed, made = _dashed(parameter.name), known
     if isinstance(known, str):

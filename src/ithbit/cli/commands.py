@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from ithbit.api import probing, records, sweeps, theory, trained, training
+from ithbit.api import bounds, checking, probing, records, sweeps, theory, trained, training
 from ithbit.api.training import Results
 from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from ithbit.bench.result import BenchResult
 
 
-command(demo.demo, options.DEMO)(print_result)
+@command(demo.demo, options.DEMO)
+def print_demo(claims: Any) -> None:
+    """Exit status 0 only if every claim that is printed was seen in this run."""
+    print_result(claims)
+    _exit_1_if(not claims.all_seen)
 
 
 @command(training.train, progress=True)
@@ -72,6 +76,15 @@ command(records.report)(print_result)
 command(records.export)(print_result)
 
 
+@command(checking.check, options.CHECK)
+def check_layer(report: Any, as_json: AsJson = False) -> None:
+    """Exit status: 0 if nothing broken was found, 1 if a clause is broken, 2 if the layer cannot be
+    checked."""
+    print_or_json(report, as_json)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
 @command(probing.probe, options.PROBE, progress=True)
 def probe(
     report: Any,
@@ -113,7 +126,7 @@ def verify(verified: Any, as_json: AsJson = False) -> None:
 command(trained.explore, options.EXPLORE)(print_result)
 command(trained.data)(print_result)
 command(trained.score, options.SCORE)(print_or_json)
-command(theory.verdict, options.VERDICT)(print_or_json)
+command(bounds.verdict, options.VERDICT)(print_or_json)
 
 
 @command(theory.construct, options.CONSTRUCT)
@@ -142,9 +155,9 @@ def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None
 @command(theory.check_certificate, progress=True)
 def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
     """Exit status: 0 if everything that the file claims was confirmed, 1 if not, 2 if the file or
-    the weights cannot be read. What it has observed of float runs is not run again. For a proof of
-    two layers, which no second implementation can check, 0 says that the same bounds give the same
-    again: bounded, not proved."""
+    the weights cannot be read. What it has observed of float runs is not run again. Where only the
+    bounds of the search, computed again, confirm a certificate of two layers of attention, the
+    status is 0 and the sentence says so: bounded, not proved."""
     if as_json:
         print_or_json(certificate, as_json)
         return
@@ -159,8 +172,8 @@ def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
 
 
 command(theory.explain, options.CONSTRUCTION)(print_result)
-command(theory.bound, options.THEORY)(print_or_json)
-command(theory.complexity, options.COMPLEXITY)(print_or_json)
+command(bounds.bound, options.THEORY)(print_or_json)
+command(bounds.complexity, options.COMPLEXITY)(print_or_json)
 
 
 def bench(
@@ -182,7 +195,7 @@ def bench(
     is rewritten after every configuration.
     """
     from ithbit.bench.result import read_result
-    from ithbit.store.writing import check_writable, json_bytes, write_whole
+    from ithbit.store.writing import check_writable, json_bytes, write_output
 
     file = None if json in (None, "-") else Path(str(json))
     if file is not None:
@@ -190,7 +203,7 @@ def bench(
 
     def keep(result: "BenchResult") -> None:
         if file is not None:
-            write_whole(file, json_bytes(result.to_json()))
+            write_output(file, json_bytes(result.to_json()))
 
     if read is not None:
         found = read_result(read)

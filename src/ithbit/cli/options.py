@@ -28,7 +28,10 @@ def _who_takes(positions: str) -> str:
 
 
 _WORKERS = "Processes; by default one per CPU core or per GPU."
-_STORE = "Folder with the run folders. Tables and figures also take the folder of an export."
+_STORE = (
+    "Folder with the run folders. Whatever only reads also takes a packed store, STORE.zip; tables "
+    "and figures also the folder of an export."
+)
 
 OPTIONS: dict[str, Any] = {
     "task": "rhi (index last) or lhi (index first).",
@@ -49,6 +52,8 @@ OPTIONS: dict[str, Any] = {
     "stop_when_solved": "Stop a run at its first perfect epoch.",
     "examples": "What training draws: uniform (as in the paper), mixed (half have two densities, "
     "with one cut), or blocks (half have two densities in turn, with up to five cuts).",
+    "consistency": "Also train layers to ignore bits that do not matter, so that proofs close: 1 "
+    "is the recipe, 0 none. Examples are then blocks unless given.",
     "device": "auto, cpu, cuda, or cuda:1 if there are several.",
     "kernels": "auto (fused kernels where they apply), on (an error where they do not) or off.",
     "compiled": "On a CPU: auto (compiled code where it pays off), on (an error where it cannot be "
@@ -57,15 +62,18 @@ OPTIONS: dict[str, Any] = {
     "store": Option("--store", envvar="ITHBIT_STORE", help=_STORE),
     "retry_failed": "Train again the runs that are recorded as failed.",
     "tensorboard": "Also write every epoch's numbers into this folder for TensorBoard.",
-    "dry_run": "Only list the runs, what is done and how long the rest may take.",
+    "dry_run": "Only list the runs, what is done and how long the rest may take; with --on slurm "
+    "also the sbatch line and the script.",
     "on": "local (this machine) or slurm (a cluster).",
-    "slurm": "An option for sbatch, such as partition=gpu; repeatable.",
-    "slurm_profile": "A TOML file of options for sbatch.",
-    "runs_per_task": "Runs of one shape per Slurm task; by default one stack.",
+    "slurm": "An option for sbatch, such as partition=gpu; or setup=LINE, which each task runs "
+    "first, or python=COMMAND, which starts Python there; repeatable.",
+    "slurm_profile": "A TOML file of the same options.",
+    "runs_per_task": "Runs of one shape per Slurm task; by default what one core, or one GPU, "
+    "trains at once.",
     "detach": "On Slurm: submit what is missing and exit.",
     "cancel": "On Slurm: end the sweep's jobs; runs keep their state.",
     "source": "The store to take runs from.",
-    "output_format": "parquet or csv.",
+    "output_format": "parquet or csv; or zip, to pack the runs themselves into one file.",
     "show": "ours, published or both; published needs no store.",
     "settings": "Which runs count: 'any', with different settings listed separately, or 'paper': "
     "only those with the paper's sizes and protocol, stopped when first perfect or not.",
@@ -115,15 +123,27 @@ STATUS = SWEEP | {"name": "A sweep, to see which of its runs are missing."}
 PLOT = {
     "name": "successes, accuracy, epochs, positions, length or curves.",
     "out": "File; its suffix, .png, .svg or .pdf, sets the format. By default NAME.png.",
-    "task": "For curves: rhi or lhi.",
-    "family": "For curves: the family, as in `ithbit export`.",
-    "layers": "For curves: the depth.",
-    "n": "For curves: the length.",
-    "positions": "For curves: the encoding.",
+    "task": "For curves: rhi or lhi; repeatable.",
+    "family": "For curves: the family, as in `ithbit export`; repeatable.",
+    "layers": "For curves: the depth; repeatable.",
+    "n": "For curves: the length; repeatable.",
+    "positions": "For curves: the encoding; repeatable.",
 }
 TABLE = {
     "name": "main, accuracy, positions, cost, length-by-n or length-by-family.",
     "output_format": "text, markdown, csv or latex (booktabs).",
+}
+CHECK = {
+    "layer": "A family (gru, mamba2, …), PATH.py:Factory, package.module:Factory, or a ready "
+    "layer: lstm, transformer-encoder-layer, on a GPU fla:GLA …",
+    "model": "Instead of a layer, a whole model of token ids: PATH.py:factory, "
+    "package.module:factory, transformers:LlamaForCausalLM, a family, or the folder of a run.",
+    "width": "Width of the inputs of a layer.",
+    "seconds": "Processor time after which nothing new is tried.",
+    "seed": "Seed of the weights and of all inputs: the same seed tries the same.",
+    "allow": "A clause that may be broken, such as length or batch; repeatable.",
+    "dtype": "The widest dtype to check in: float64, float32 or bfloat16.",
+    "device": "auto (the CPU, for fla: the GPU), cpu, cuda, or cuda:1 if there are several.",
 }
 PROBE = {
     "n": "Length; repeatable.",
@@ -151,6 +171,8 @@ VERIFY = {
     "count": "Continue after the first wrong answer and count them all.",
     "prove": "Also seek a proof that no input is answered wrongly.",
     "seconds": "With --prove: the time allowed for the proof of one run.",
+    "workers": "Processes that verify runs side by side; by default one, with --prove one per CPU "
+    "core.",
     "layer": "Where the code of your own layer is now: FILE.py:Factory; repeatable.",
 }
 EXPLORE = {
@@ -162,11 +184,17 @@ CONSTRUCTION = {
     "family": _formal_or_trained(),
     "layers": "With --model trained: number of layers; by default as few as suffice.",
     "bits": "The bit string, for instance 1011.",
+    "values": "For mqar, induction and copy: how many values an answer can have.",
     "out": Option(*_OUTPUT, help="Also write the certificate, weights included."),
 }
 _AS_RUN = "With --model trained: also write the weights as a run into this store."
 CONSTRUCT = CONSTRUCTION | {"out": Option(*_OUTPUT, help=_AS_RUN)}
+_RECALL = "rhi (index last), lhi (index first), mqar, induction, induction-growing or copy."
+_VALUES = "How many values an answer can have; 2 for rhi and lhi, 4096 for mqar, 3 symbols for "
+_VALUES += "induction, 2 for copy."
 THEORY = {
+    "task": _RECALL,
+    "values": _VALUES,
     "family": _formal_or_trained(),
     "heads": "Attention heads, or heads of Mamba2; must divide the width. By default 1 formal, 2 "
     "trained. Ignored by rnn, ssm, gru.",
@@ -176,8 +204,13 @@ THEORY = {
     "all_routes": "Show every route, tightest first.",
     "bits": "Bits per number of the state, for --all.",
 }
-COMPLEXITY = THEORY | {"family": _formal_or_trained(causal=True)}
+COMPLEXITY = THEORY | {
+    "family": _formal_or_trained(causal=True),
+    "task": f"Also what follows for a task: {_RECALL}",
+}
 VERDICT = {
+    "task": _RECALL,
+    "values": _VALUES,
     "family": _formal_or_trained(),
     "layers": "Number of layers, by default 1; not for the table.",
     "heads": THEORY["heads"],

@@ -7,13 +7,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import polars as pl
 import torch
 
-from ithbit.contract.behaviour import behaviour, usable
+from ithbit.contract.fingerprint import Fingerprint, fingerprint
+from ithbit.contract.layer_facts import LayerFacts, layer_facts, usable
 from ithbit.contract.rank import CausalRank, causal_rank
 from ithbit.contract.report import Count, FamilyRow, ProbePlan, ProbeReport
 from ithbit.display import pluralize, share_text
@@ -33,7 +35,7 @@ from ithbit.store.folder import RunFolder
 from ithbit.store.frame import load_rows
 from ithbit.store.probed import Ended, ProbedCell, ProbedRun
 from ithbit.store.reading import read_verification
-from ithbit.store.records import Failure, Result
+from ithbit.store.records import Epoch, Failure, Result
 from ithbit.store.status import check_store
 from ithbit.store.writing import write_text
 from ithbit.sweeps.runner import run_all
@@ -43,6 +45,7 @@ from ithbit.verification.run_verification import verify_run
 _FEWEST_ROWS = 32  # of the Jacobian, each as long as what it is measured on
 _EXHAUSTIVE = 1 << 14  # up to this many inputs, all are tried after training: n up to 10
 _PAPER_WIDTH = 16
+_EVERY = 10  # seconds between two lines of progress
 
 
 def probe_layer(
@@ -60,17 +63,19 @@ def probe_layer(
     device = options.chosen_device
     with one_thread():
         # Before any training: checks that take seconds and may rule the layer out.
-        module = usable(layer, plan.width, max(plan.lengths) + 2, device.torch)
-        seen = behaviour(module, plan.width, max(plan.lengths) + 2)
+        n_tokens = max(plan.lengths) + 2
+        module = usable(layer, plan.width, n_tokens, device.torch)
+        seen = layer_facts(layer, module, plan.width, n_tokens)
         off = off_in_evaluation(layer, plan.width)
         remarks = [] if off is None else [off]
-        rank = _rank(module, layer.name, plan, remarks)
+        rank = _measured_rank(layer, module, seen, plan, remarks)
+        one_output = _fingerprint(module, rank, plan)
     if plan.train:  # else the report follows at once
         tell(seen.sentence(layer.name))
         tell(f"causal rank: {rank.sentence()}")
-    declared, causal = seen.declared_state, seen.leak is None
+    declared = seen.declared_state
     remarks += _declared(layer.name, declared, rank)
-    bounds = state_bounds(rank.state, declared, causal, list(plan.layers))
+    bounds = state_bounds(rank.state, declared, seen.obstacle is None, list(plan.layers))
     runs: list[ProbedRun] = []
     families: list[FamilyRow] = []
     if plan.train and seen.ignores_input:
@@ -94,6 +99,7 @@ def probe_layer(
         tuple(remarks),
         tuple(runs),
         tuple(families),
+        one_output,
     )
     if runs:
         # The latest report on the layer, for the store's report page.
@@ -103,6 +109,36 @@ def probe_layer(
         path = store / "probe" / f"{name}-{digest}" / "report.json"
         write_text(path, json.dumps(report.to_json(), indent=1) + "\n")
     return report
+
+
+def _measured_rank(
+    layer: LayerSource,
+    module: torch.nn.Module,
+    seen: LayerFacts,
+    plan: ProbePlan,
+    remarks: list[str],
+) -> CausalRank:
+    """The rank, in float32 if casts inside spoil the derivative in float64; of a layer that does
+    not keep causal and carries it is no measure."""
+    rank = _rank(module, layer.name, plan, remarks)
+    parts = any("less precision" in remark for remark in seen.contract.remarks)
+    if rank.fault is not None and rank.dtype == "float64" and parts:
+        device = next(module.parameters(), torch.zeros(1)).device
+        single = _rank(layer.build(plan.width).to(device), layer.name, plan, remarks)
+        if single.fault is None:
+            rank = single
+            remarks.append("it computes in float32 inside, so its rank is measured in float32")
+    return rank if seen.obstacle is None else replace(rank, fault=seen.obstacle)
+
+
+def _fingerprint(module: torch.nn.Module, rank: CausalRank, plan: ProbePlan) -> Fingerprint | None:
+    if rank.fault is not None:
+        return None
+    if rank.dtype == "float32":
+        module = module.float()
+    with suppress(*FAILURES):
+        return fingerprint(module, plan.width, min(rank.n, plan.rank_length))
+    return None
 
 
 def _rank(module: torch.nn.Module, name: str, plan: ProbePlan, remarks: list[str]) -> CausalRank:
@@ -156,7 +192,14 @@ def _train(
         remarks.append(f"seeds are trained one by one, not in a stack: {why}")
         tell(remarks[-1])
 
+    ended, shown = 0, time.monotonic()
+
     def watch(event: Event) -> None:
+        nonlocal ended, shown
+        ended += isinstance(event.what, Result | Failure)
+        if isinstance(event.what, Epoch) and time.monotonic() - shown > _EVERY:
+            shown = time.monotonic()
+            tell(f"{ended} of {len(runs)} runs ended; {event.run.name}: epoch {event.what.epoch}")
         if isinstance(event.what, Result):
             first = event.what.first_solved_epoch
             how = f"solved in epoch {first}" if event.what.solved else "not solved"

@@ -25,7 +25,7 @@ not generic it is too small, never too large. Where outputs are seen to change i
 derivative does not predict (`response.py`), the rank is a statement about that derivative alone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 import torch
@@ -38,6 +38,7 @@ from ithbit.models.user_code import FAILURES
 _LONGEST = 300  # tokens of a past
 _LARGEST = 300_000  # rows times tokens to spend on a larger k, or on those between
 _CHECKS = 1024  # rows to spend on k between two equal ranks
+_FAR = 256  # where a rank that has settled is measured once more
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class CausalRank:
     steady: bool = True  # two points at the layer's own weights have the same rank
     measured: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
+    far: tuple[int, int] | None = None  # a later k and its rank, where that was measured
 
     @property
     def n(self) -> int:
@@ -77,9 +79,9 @@ class CausalRank:
     @property
     def state(self) -> int | None:
         """The value at which the rank has stayed; None if nothing can be concluded."""
-        if self.fault is not None or not self.settled or not self.steady:
+        if self.fault is not None or not self.settled or not self.steady or not self.flat:
             return None
-        return self.ranks[-1] if self.flat else None
+        return self.ranks[-1] if self.far is None or self.far[1] == self.ranks[-1] else None
 
     @property
     def flat(self) -> bool:
@@ -88,7 +90,7 @@ class CausalRank:
 
     def sentence(self) -> str:
         """What the ranks say, in words."""
-        most, n = max(self.ranks), self.n
+        most, n, tail = max(self.ranks), self.n, self.ranks[self.reached - 1 :]
         if self.fault is not None:
             return f"no measure of this layer: {self.fault}; nothing follows from it"
         if self.state == 0:
@@ -96,7 +98,14 @@ class CausalRank:
         if self.state is not None:
             return (
                 f"flat at {most} from k = {self.reached} on, as with a state of that many numbers "
-                f"(seen up to k = {n})"
+                f"(seen up to k = {n}{f' and at k = {self.far[0]}' if self.far else ''})"
+            )
+        if self.far is not None and self.settled and self.steady and self.flat:
+            return f"{most} up to k = {n}, but {self.far[1]} at k = {self.far[0]}: no conclusion"
+        if len(set(tail)) > 1 and self.steady:
+            return (
+                f"between {min(tail)} and {most} from k = {self.reached} to {n}, without settling: "
+                "no conclusion"
             )
         if not self.settled and self.flat:
             return (
@@ -110,15 +119,20 @@ class CausalRank:
             )
         if self.everything:
             return f"still growing at k = {n}, {self.width} per token: nothing is forgotten so far"
-        if not self.steady or len(set(self.ranks[self.reached - 1 :])) > 1:
-            return (
-                f"still changing at k = {n}, at most {most}, from one k or input to another: no "
-                "conclusion"
-            )
+        if not self.steady:
+            return f"still changing at k = {n}, at most {most}, from input to input: no conclusion"
         return (
             f"still growing at k = {n}, where it is {most}, reached at k = {self.reached} and not "
             "seen to stay for as long: no conclusion"
         )
+
+    def how(self) -> str:
+        """Which ranks were measured; the others were not."""
+        at = [k for k in self.measured if k > 1]
+        far = [] if self.far is None else [self.far[0]]
+        if not at or len(at) >= self.n - 1:
+            return "all measured"
+        return f"measured at k = {', '.join(map(str, at + far))}, filled in between"
 
     def spelled(self) -> str:
         """All ranks in short form: runs of equal ranks, and of evenly rising ones, are joined.
@@ -233,7 +247,7 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
         x = torch.randn(tokens, width, generator=generator, dtype=torch.float64)
         return x.to(like)
 
-    weights = _moved(layer, generator)
+    weights = moved_weights(layer, generator)
     moved = Point(layer, drawn(_LONGEST), 0, weights)
     own = [Point(layer, drawn(_LONGEST), seed) for seed in (1, 2)]
     for point in [*own, moved]:
@@ -253,7 +267,23 @@ def causal_rank(layer: nn.Module, width: int, n: int, n_tokens: int | None = Non
     best, spectrum = max(looked, key=lambda pair: (pair[1].rank, pair[1].settled))
     at_own = {found.rank for point, found in looked if point is not moved and found.settled}
     search = _Search(best, moved, width, n_tokens, {n: spectrum})
-    return _grown(search, n, name, _fault(seen, spectrum.rank), len(at_own) < 2)
+    found = _grown(search, n, name, _fault(seen, spectrum.rank), len(at_own) < 2)
+    return _seen_far(search, found, n)
+
+
+def _seen_far(search: _Search, found: CausalRank, n: int) -> CausalRank:
+    """A rank that has settled, measured at a late k too, where that is affordable."""
+    state = found.state
+    if not state or found.n >= _FAR or search.n_tokens or (state + 16) * (_FAR + n) > _LARGEST:
+        return found
+    try:
+        rank = search.measure(_FAR, n)
+    except (FloatingPointError, *FAILURES):  # a layer made for shorter inputs
+        return found
+    # Fewer: the point is not generic, or has faded. More, but not clearly: rounding over so many.
+    if rank < state or (rank > state and not search.found[_FAR].settled):
+        return found
+    return replace(found, far=(_FAR, rank))
 
 
 def _grown(search: _Search, n: int, dtype: str, fault: str | None, steady: bool) -> CausalRank:
@@ -312,7 +342,7 @@ def _fault(seen: list[Response], most: int) -> str | None:
     return None
 
 
-def _moved(layer: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+def moved_weights(layer: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
     """The weights with noise added: a quarter of the scale that keeps outputs near 1."""
     weights = {}
     for name, value in layer.named_parameters():

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ithbit.contract.behaviour import Behaviour
+from ithbit.contract.fingerprint import Fingerprint
+from ithbit.contract.layer_facts import LayerFacts
 from ithbit.contract.rank import CausalRank
 from ithbit.display import COLUMNS, Printable, pluralize, share_text, wrapped
 from ithbit.errors import SpecError
@@ -77,11 +78,19 @@ class Count:
     """Successes out of runs, from the store or as published."""
 
     solved: int
-    runs: int
+    runs: int  # that ended, or are solved already
     origin: str  # ours or published
+    unfinished: int = 0  # others, that may go on
 
     def __str__(self) -> str:
-        return f"{self.solved}/{self.runs}" + ("p" if self.origin == "published" else "")
+        text = f"{self.solved}/{self.runs}" + ("p" if self.origin == "published" else "")
+        return f"{text} +{self.unfinished}" if self.unfinished else text
+
+
+def counted(runs: list[ProbedRun]) -> Count:
+    """Solved runs out of those that are; the others are unfinished."""
+    ended = [run for run in runs if run.solved or run.stopped_by != "time"]
+    return Count(sum(run.solved for run in ended), len(ended), "ours", len(runs) - len(ended))
 
 
 @dataclass(frozen=True)
@@ -102,12 +111,13 @@ class ProbeReport(Printable):
     family: str
     code: str
     plan: ProbePlan
-    behaviour: Behaviour
+    behaviour: LayerFacts
     rank: CausalRank
     bounds: tuple[StateBound, ...]
     remarks: tuple[str, ...]
     runs: tuple[ProbedRun, ...]
     families: tuple[FamilyRow, ...]
+    fingerprint: Fingerprint | None = None
 
     def of(self, task: Task, n_bits: int, n_layers: int) -> list[ProbedRun]:
         """The layer's runs of one cell."""
@@ -118,7 +128,7 @@ class ProbeReport(Printable):
         """Successes in every cell: of the layer, then of the six families."""
         runs = [self.of(task, *each) for each in self.plan.cells]
         found = {(r.family, r.n_layers): r.counts for r in self.families if r.task == task}
-        own = [Count(sum(run.solved for run in r), len(r), "ours") if r else None for r in runs]
+        own = [counted(r) if r else None for r in runs]
         return [
             (self.layer, own),
             *(
@@ -146,17 +156,18 @@ class ProbeReport(Printable):
             "width": self.plan.width,
             "lengths": list(self.plan.lengths),
             "layers": list(self.plan.layers),
-            "behaviour": asdict(self.behaviour)
-            | {
-                "causal": self.behaviour.leak is None,
-                "sentence": self.behaviour.sentence(self.layer),
-            },
+            "behaviour": self.behaviour.to_json(self.layer),
+            "contract": self.behaviour.contract.to_json(),
+            "fingerprint": self.fingerprint
+            and asdict(self.fingerprint)
+            | {"numbers": self.fingerprint.numbers, "sentence": self.fingerprint.sentence()},
             "causal_rank": {
                 "ranks": list(rank.ranks),
                 "measured": list(rank.measured),
                 "settled": rank.settled,
                 "singular_values": list(rank.values),  # at the last k, in units of the noise
                 "state": rank.state,
+                "far": rank.far,
                 "tokens": rank.n_tokens,
                 "dtype": rank.dtype,
                 "fault": rank.fault,
@@ -178,9 +189,12 @@ def report_text(report: ProbeReport) -> str:
     lines += _wrapped(report.behaviour.sentence(report.layer) + ".")
     lines += ["", "How much of the past does it keep? (observed)"]
     lines += _wrapped(
-        f"Causal rank for k up to {report.rank.n}, {report.rank.dtype}: {report.rank.spelled()}."
+        f"Causal rank for k up to {report.rank.n}, {report.rank.dtype}: {report.rank.spelled()} "
+        f"({report.rank.how()})."
     )
     lines += _wrapped(f"It is {report.rank.sentence()}.")
+    if report.fingerprint is not None:
+        lines += _wrapped(f"Fingerprint: {report.fingerprint.sentence()}.")
     lines += ["", _bound_heading(report), *_bound_lines(report)]
     if report.runs:
         lines += ["", "What does training find? (observed)"]
@@ -208,12 +222,26 @@ def _bound_lines(report: ProbeReport) -> list[str]:
         lines = []
         for bound in report.bounds:
             lines += _wrapped(bound.sentence(longest) + ".")
-        return lines + _wrapped("For recurrent evaluation only; nothing follows for LHI.")
-    if report.behaviour.leak is not None:
-        return _wrapped("Nothing: the layer is not causal, so no state carries the past.")
+        lines += _wrapped("For recurrent evaluation only; nothing follows for LHI.")
+        return lines + _fingerprint_lines(report)
+    if report.behaviour.obstacle is not None:
+        return _wrapped(f"Nothing: {report.behaviour.obstacle}.")
     if report.rank.fault is not None:
         return _wrapped("Nothing: the rank is no measure of this layer, so no state was seen.")
-    return _wrapped("Nothing: no fixed state was seen.")
+    return _wrapped("Nothing: no fixed state was seen.") + _fingerprint_lines(report)
+
+
+def _fingerprint_lines(report: ProbeReport) -> list[str]:
+    """What follows if one later output sees no more than was measured."""
+    seen = report.fingerprint
+    if seen is None or seen.numbers is None:
+        return []
+    most = max(report.plan.layers) * seen.numbers
+    return _wrapped(
+        f"If one later output sees no more than those {seen.numbers} numbers, and they are cheap "
+        "to complete, no constant number of such layers solves RHI at every n (Theorem 12a), in "
+        f"real arithmetic. No bound of that kind excludes n <= {most:,}, one bit for each number."
+    )
 
 
 def _table(report: ProbeReport) -> list[str]:
@@ -229,7 +257,7 @@ def _table(report: ProbeReport) -> list[str]:
     lines += _wrapped(
         "Successful seeds out of runs, by held-out accuracy 1.0 on "
         f"{plan.protocol.held_out_examples:,} examples; below, the best accuracy, mean over "
-        "seeds; p: published, –: not in the store."
+        "seeds; p: published, –: not in the store, +: unfinished."
     )
     lines += _wrapped(_verdicts(report))
     lines += _wrapped(_protocol(report))
@@ -277,7 +305,9 @@ def _verdicts(report: ProbeReport) -> str:
     solved = [run for run in report.runs if run.solved]
     tried = [run for run in solved if run.verdict is not None]
     right = sum(run.verdict == "right on all inputs" for run in tried)
-    counts = f"{len(solved)} of {pluralize(len(report.runs), 'run')} solved"
+    all_runs = counted(list(report.runs))
+    counts = f"{all_runs.solved} of {pluralize(all_runs.runs, 'run')} solved"
+    counts += f", {all_runs.unfinished} unfinished" if all_runs.unfinished else ""
     if not tried:
         return f"{counts}; none was tried on all inputs."
     return (

@@ -94,7 +94,7 @@ class CellTraining:
         self.active: list[Progress] = []
         self.busy: list[RunFolder] = []  # held by other processes
         self.size = stack_size(runs[0], context.device)
-        # To the plain models, for good: after a fault, or because they are faster.
+        # To the stacked models, for good: after a fault, or because they are faster.
         self.fell_back = False
         self.captured = True  # on a GPU: steps are replayed from a graph
         self.raised: BaseException | None = None  # by the watcher, to stop the training

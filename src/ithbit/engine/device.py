@@ -134,9 +134,10 @@ def keep_freed_memory() -> None:
         mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: the heap is never trimmed
 
 
-def describe_environment(device: Device) -> dict[str, str | int]:
-    """Versions and machine, for the record of a run; also the commit, if run from a checkout."""
-    return _code_versions() | {
+def describe_environment(device: Device, stepper: str | None = None) -> dict[str, str | int]:
+    """Versions and machine, for the record of a run; also the commit, if run from a checkout, and
+    what took its steps, under the name that records have for it since 0.1."""
+    found = _code_versions() | {
         "ithbit": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -147,6 +148,7 @@ def describe_environment(device: Device) -> dict[str, str | int]:
         "device": device.torch.type,
         "device_name": torch.cuda.get_device_name(device.torch) if device.is_cuda else _cpu_name(),
     }
+    return found if stepper is None else found | {"path": stepper}
 
 
 @cache

@@ -5,7 +5,7 @@ and are saved. A run that stops leaves the stack and a waiting one takes its pla
 is not finite is recorded as failed without affecting the others.
 
 All other faults are handled around the loop, by `_run_with_recovery`. A stack too large for memory
-is halved, kernels and compiled code that fail are replaced by the plain models, steps that cannot
+is halved, kernels and compiled code that fail are replaced by the stacked models, steps that cannot
 be captured in a graph run one by one, and runs of a user's layer that fail in a stack are trained
 one at a time; every run resumes from its last whole epoch. Any other fault is recorded as a failure
 of the runs it hit, and the sweep continues. A lost device, a watcher that raises and user errors
@@ -28,7 +28,8 @@ from ithbit.engine.cell import CellTraining, Progress
 from ithbit.engine.device import describe_environment, one_thread
 from ithbit.engine.evaluate import shifted_accuracy, structured_answers
 from ithbit.engine.gpu_streams import CaptureError, give_memory_back, gpu_stream, no_capture
-from ithbit.engine.steppers.plain import evaluator
+from ithbit.engine.steppers.stacked import evaluator
+from ithbit.engine.tightening import Tightening
 from ithbit.engine.training_context import Event, Notice, TrainingContext, UnfinishedRuns
 from ithbit.errors import BusyError, IthbitError, SpecError
 from ithbit.models.classifier import init, n_parameters
@@ -75,6 +76,9 @@ def _epochs(cell: CellTraining) -> None:
         if _stop(cell):  # a run that a fault sent back after its last epoch
             continue
         stack, active = cell.stack(), cell.active
+        if stack.protocol.consistency:
+            tightening = [Tightening.after(progress.history) for progress in active]
+            stack.set_consistency([each.weights(stack.protocol) for each in tightening])
 
         start = time.perf_counter()
         losses = stack.train_epoch([len(p.history) for p in active], lambda: stop.requested)
@@ -98,6 +102,9 @@ def _epochs(cell: CellTraining) -> None:
             progress.history.append(epoch)
             progress.evaluation_seconds = (evaluated - trained) / len(active)
             progress.rate = progress.plateau.next_rate(progress.rate, epoch.train_loss, protocol)
+            if protocol.consistency:
+                tightened = Tightening.after(progress.history)
+                progress.rate = tightened.rate(protocol, progress.rate)
         stack.keep([p.rate for p in active])
         sound = [p for p in active if _stop_reason(p) != "failed"]
         for progress in sound:
@@ -146,7 +153,10 @@ def _stop_reason(progress: Progress) -> StoppedBy | Literal["failed"] | None:
     epoch, protocol = progress.history[-1], progress.run.protocol
     if not (math.isfinite(epoch.train_loss) and math.isfinite(epoch.held_out_loss)):
         return "failed"
-    if epoch.held_out_loss <= protocol.stop_loss:
+    if protocol.consistency:
+        if Tightening.after(progress.history).finished:
+            return "consistency"
+    elif epoch.held_out_loss <= protocol.stop_loss:
         return "loss"
     if protocol.stop_when_solved and epoch.held_out_accuracy == 1.0:
         return "solved"
@@ -179,7 +189,7 @@ def _finish(progress: Progress, reason: StoppedBy, cell: CellTraining) -> None:
         evaluation_seconds=progress.evaluation_seconds,
         started_at=progress.started_at,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=describe_environment(device) | {"path": cell.stepper},
+        environment=describe_environment(device, cell.stepper),
         **structured,
     )
     weights = {name: value[0].detach().cpu().contiguous() for name, value in params.items()}
@@ -228,10 +238,10 @@ def _recover(
             text += f": trained {cell.size} at a time"
     elif cell.stepper == "kernels" and cell.context.kernels == "auto":
         cell.stepper, cell.fell_back = "stacked", True
-        text = f"the kernels of {family} failed ({why}): trained with the plain models"
+        text = f"the kernels of {family} failed ({why}): trained with the stacked models"
     elif cell.stepper == "compiled" and cell.context.compile == "auto":
         cell.stepper, cell.fell_back = "stacked", True
-        text = f"compiled code of {family} failed ({why}): trained with the plain models"
+        text = f"compiled code of {family} failed ({why}): trained with the stacked models"
     elif uncaptured and cell.captured:
         cell.captured = False
         text = f"steps of {family} cannot be captured in a CUDA graph ({why}): run one by one"

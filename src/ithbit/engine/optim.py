@@ -60,6 +60,16 @@ def clip_rows(grads: Tensor, max_norm: float) -> Tensor:
     return grads * (max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 
+def clip_to_recent(grads: Tensor, state: AdamState, protocol: Protocol, times: float) -> Tensor:
+    """Gradients scaled so that no row's norm exceeds `times` its recent one, by Adam's running mean
+    of squares: where gradients have become small, a single large one would take a step many times
+    the learning rate."""
+    weight = (1 - protocol.beta2 ** state.steps.double()).clamp(min=1e-12)
+    recent = (state.square.sum(1, keepdim=True) / weight).sqrt().to(grads.dtype)
+    scale = (times * recent / (grads.norm(dim=1, keepdim=True) + 1e-30)).clamp(max=1.0)
+    return grads * torch.where(recent > 0, scale, 1.0)
+
+
 def adamw_step(state: AdamState, grads: Tensor, protocol: Protocol) -> None:
     """One AdamW step of every row, in place, each with its own step count and learning rate."""
     state.steps += 1

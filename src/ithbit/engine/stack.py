@@ -65,8 +65,8 @@ class Stack:
             first = [[epoch * protocol.epoch_examples] for epoch in epochs]
             self.rows.first.copy_(torch.tensor(first))
             self.rows.loss_sum.zero_()
-            whole, rest = divmod(protocol.epoch_examples, protocol.batch_size)
-            for steps, count in ((whole, protocol.batch_size), (min(rest, 1), rest)):
+            n_full, rest = divmod(protocol.epoch_examples, protocol.batch_size)
+            for steps, count in ((n_full, protocol.batch_size), (min(rest, 1), rest)):
                 chunk = chunk_size(steps, self.stepper.max_chunk)
                 for k in range(steps // chunk):
                     if abandoned():
@@ -76,6 +76,13 @@ class Stack:
                         torch.cuda.current_stream(self.device.torch).synchronize()
             losses: list[float] = (self.rows.loss_sum / protocol.epoch_examples).tolist()
         return losses
+
+    def set_consistency(self, weights: list[tuple[float, float]]) -> None:
+        """Set each run's weights of pairs and of single flips for the next epoch."""
+        with gpu_stream(self.device):
+            self.rows.consistency.copy_(torch.tensor(weights, dtype=torch.float64))
+        pairs, flips = zip(*weights, strict=True)
+        self.stepper.terms = any(pairs) + any(flips)
 
     def evaluate(self) -> tuple[list[float], list[float]]:
         """Held-out loss and accuracy of each run. Waits for the device."""
@@ -111,7 +118,8 @@ class Stack:
             for _ in range(chunk):
                 self.stepper.step(count)
 
-        self._run((chunk, count), work, lambda: self.stepper.step(count))
+        name = (chunk, count, self.stepper.terms)
+        self._run(name, work, lambda: self.stepper.step(count))
 
     def _evaluate(self) -> None:
         self._evaluated = self.stepper.evaluate()

@@ -18,6 +18,7 @@ from ithbit.explorer import words
 from ithbit.explorer.words import ModelVerdict
 from ithbit.families import family_named
 from ithbit.html import scripted_page
+from ithbit.layouts import layout_of
 from ithbit.models.magnitudes import stays_finite
 from ithbit.spec import ModelSpec
 from ithbit.store.records import Case
@@ -58,6 +59,7 @@ class PageModel:
 
     def to_json(self) -> dict[str, Any]:
         spec, family = self.spec, family_named(self.spec.family)
+        layout = layout_of(spec.family)
         weights = dict(sorted(self.weights.items()))  # files have them in any order
         numbers = list(weights.values())
         kind = "f4" if all(value.dtype == np.float32 for value in numbers) else "f8"
@@ -71,6 +73,7 @@ class PageModel:
                 **{"kind": family.kind, "causal": family.causal, "positions": spec.positions},
                 **{"d": spec.d_model, "heads": spec.n_heads, "ff": spec.d_ff},
                 "state": spec.d_state,
+                **{"eps": layout.norm_eps, "sum_eps": layout.denominator_eps, "taps": layout.taps},
             },
             "shapes": [[name, list(value.shape)] for name, value in weights.items()],
             "finite": _is_safe(weights, spec) if kind == "f4" else bool(np.isfinite(flat).all()),
@@ -89,8 +92,9 @@ def of_run(folder: Path) -> PageModel:
     stored = read_stored_run(folder)
     run, weights = stored.spec, stored.weights
     spec, family = run.model, family_named(run.model.family)
-    if spec.code:
-        raise SpecError(f"{run.name} has a layer of your own; the page runs only the six families")
+    if family.kind not in words.KINDS:
+        what = "a layer" if spec.code else "a family"
+        raise SpecError(f"{run.name} has {what} of your own; the page runs only the six families")
     if spec.n_bits > LONGEST:
         raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
     record = stored.read_verification()

@@ -6,7 +6,7 @@ from typing import Literal
 from ithbit.display import lower_text, pluralize
 from ithbit.families import Family, family_named
 from ithbit.spec import ModelSpec
-from ithbit.store.records import Result, Verification
+from ithbit.store.records import CONSTRUCTION, Result, Verification
 from ithbit.theory.certificate import DIGITS, Certificate
 
 Tone = Literal["good", "bad", "open"]
@@ -21,6 +21,7 @@ _HOW = {
     "mamba2": "A state-space model. It reads the tokens from left to right into a state of {state} "
     "numbers per layer, which fades and is written to as each token demands.",
 }
+KINDS = tuple(_HOW)  # of families: those that `model.js` runs
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ BY_HAND = ("Written by hand", "Explicit weights; nothing was trained.")
 
 def origin(result: Result) -> tuple[str, str]:
     """Where the weights come from: as a label, and in a sentence."""
-    if result.environment.get("path") == "construction":
+    if result.stepper == CONSTRUCTION:
         return BY_HAND
     label, examples = "Trained on fair bits", "In its training examples every bit is a fair coin."
     if result.spec.protocol.examples != "uniform":

@@ -122,17 +122,17 @@ class Ahead:
             "examples": self._examples,
         }
         # Not a pipe, which the process's own children would hold open after it was stopped.
-        with tempfile.TemporaryFile("w+") as said:
+        with tempfile.TemporaryFile("w+") as log:
             with self._lock:
                 if self._stopped:
                     return None
-                process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stderr=said, text=True)
+                process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stderr=log, text=True)
                 self._processes.append(process)
             process.communicate(json.dumps(order))
             if not process.returncode or self._stopped:
                 return None
-            said.seek(0)
-            lines = said.read().strip().splitlines() or [f"status {process.returncode}"]
+            log.seek(0)
+            lines = log.read().strip().splitlines() or [f"status {process.returncode}"]
             return shorten(lines[-1], 200, placeholder="…")
 
 

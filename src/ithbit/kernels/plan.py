@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ithbit.models import positions
 from ithbit.models.classifier import init
+from ithbit.models.stacked import part
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
 from ithbit.tasks.sampling import words_per_example
@@ -64,11 +65,17 @@ class LaunchPlan:
         """Where a layer's parameters start; they lie in the order of its `init_block`."""
         return min(at for name, at in self.offsets.items() if name.startswith(f"blocks.{layer}."))
 
+    @cached_property
+    def in_block(self) -> dict[str, int]:
+        """Where each parameter of a block starts within it."""
+        start = self.block(0)
+        return {name: at - start for name, at in part(self.offsets, "blocks.0").items()}
+
     def buffer(self, name: str, *shape: int) -> Tensor:
         """Working memory (seed, …) by name, initially zero."""
         if name not in self._buffers:
-            whole = (self.n_seeds, *shape)
-            self._buffers[name] = torch.zeros(whole, dtype=torch.float32, device=self.device)
+            sizes = (self.n_seeds, *shape)
+            self._buffers[name] = torch.zeros(sizes, dtype=torch.float32, device=self.device)
         return self._buffers[name]
 
     def rows(self, name: str, *shape: int) -> Tensor:

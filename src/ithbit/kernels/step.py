@@ -1,6 +1,6 @@
 """A stack's training step and logits, computed by kernels: the entry point.
 
-`refusal` explains why the kernels cannot train a model; the plain stacked models train what the
+`refusal` explains why the kernels cannot train a model; the stacked models train what the
 kernels do not.
 """
 

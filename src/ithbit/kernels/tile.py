@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ithbit.kernels.draws import draw_bit, draw_index
-from ithbit.tasks.tokens import N_FEATURES
+from ithbit.tasks.indexing import N_FEATURES
 
 # Arguments that never trigger a recompilation: one compilation serves every depth.
 SIZES = ["count", "block", "next_block", "positions", "enter", "head", "layer", "AT", "BEFORE"]

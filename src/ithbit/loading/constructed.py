@@ -11,7 +11,7 @@ from ithbit.engine.evaluate import evaluate, held_out_examples, shifted_accuracy
 from ithbit.models.stacked import Params
 from ithbit.spec import Protocol, RunSpec
 from ithbit.store.folder import RunFolder
-from ithbit.store.records import Epoch, Result
+from ithbit.store.records import CONSTRUCTION, Epoch, Result
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.solution import TrainedSolution
 
@@ -59,7 +59,7 @@ def write_run(solution: TrainedSolution, store: Path) -> Path:
         evaluation_seconds=0.0,
         started_at=started,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=describe_environment(device) | {"path": "construction"},
+        environment=describe_environment(device, CONSTRUCTION),
     )
     folder.finish(result, params)
     return folder.path

@@ -14,14 +14,14 @@ from ithbit.errors import DeviceError, SpecError, one_of
 from ithbit.families import family_named
 from ithbit.loading.constructed import params_of_solution
 from ithbit.loading.formal import FormalModel
-from ithbit.loading.plain_model import PlainModel
+from ithbit.loading.single_seed import SingleSeedModel
 from ithbit.models import classifier
 from ithbit.models.classifier import stack
-from ithbit.models.magnitudes import stays_finite
+from ithbit.models.magnitudes import is_bounded, stays_finite
 from ithbit.models.softmax_attention import softmax_weights
 from ithbit.models.stacked import Params, part
 from ithbit.reference import weights
-from ithbit.reference.models import Reference, build, missing_library
+from ithbit.reference.models import Reference, build, has_reference
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.tasks.sampling import Examples
 from ithbit.tasks.tokens import token_table
@@ -88,16 +88,16 @@ class TrainedModel(Model):
         super().__init__()
         self.run, self._loaded = run, params
         self._safe: dict[int, bool] = {}  # by number of bits
-        plain = run.model.code or not library or missing_library(run.model)
-        module = PlainModel(run, params).to(device) if plain else build(run.model, device)
+        own = not library or not has_reference(run.model)
+        module = SingleSeedModel(run, params).to(device) if own else build(run.model, device)
         self.module = module.double() if dtype == torch.float64 else module
-        if not plain:  # only now, so that float64 weights are not rounded
+        if not own:  # only now, so that float64 weights are not rounded
             weights.load(module, run.model, params)
 
     @property
-    def network(self) -> Reference | PlainModel:
+    def network(self) -> Reference | SingleSeedModel:
         """The whole model: embedding, positions, body and head."""
-        assert isinstance(self.module, Reference | PlainModel)
+        assert isinstance(self.module, Reference | SingleSeedModel)
         return self.module
 
     @property
@@ -113,7 +113,7 @@ class TrainedModel(Model):
 
     def _logit(self, bits: Tensor, index: Tensor) -> Tensor:
         logit, spec, n = super()._logit(bits, index), self.run.model, bits.shape[1]
-        if spec.code:
+        if not is_bounded(spec):  # then the module is our own already
             return logit
         if n not in self._safe:
             self._safe[n] = bool(stays_finite(stack([self._loaded]), spec, n))
@@ -122,8 +122,8 @@ class TrainedModel(Model):
         params = {name: value.unsqueeze(0).to(logit) for name, value in self._loaded.items()}
         with torch.no_grad():
             table = token_table(spec.task, n, logit.dtype, logit.device)
-            plain = classifier.logits(params, spec, table, Examples(bits[None], index[None]))[0]
-        agreed = plain.isfinite() & logit.isfinite() & (plain.sign() == logit.sign())
+            stacked = classifier.logits(params, spec, table, Examples(bits[None], index[None]))[0]
+        agreed = stacked.isfinite() & logit.isfinite() & (stacked.sign() == logit.sign())
         return torch.where(agreed, logit, math.nan)
 
     def _check_length(self, n: int) -> None:
@@ -138,7 +138,7 @@ class TrainedModel(Model):
 
     def _maps(self, bits: Tensor, index: Tensor) -> Tensor:
         spec = self.run.model
-        if not family_named(spec.family).attention:
+        if family_named(spec.family).kind not in ("softmax", "linear"):
             raise SpecError(f"{spec.family} has no attention maps")
         # The library's fused attention keeps no maps: they are computed from what each block reads.
         seen: list[Tensor] = []
@@ -153,7 +153,8 @@ class TrainedModel(Model):
             for hook in hooks:
                 hook.remove()
         net = self.network
-        params = net.block_params() if isinstance(net, PlainModel) else weights.export(net, spec)
+        own = net.block_params() if isinstance(net, SingleSeedModel) else None
+        params = weights.export(net, spec) if own is None else own
         return torch.stack(
             [_attention_map(part(params, f"blocks.{k}"), spec, x) for k, x in enumerate(seen)], 1
         )
@@ -230,7 +231,7 @@ def read_inputs(bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
     >>> read_inputs(["10", "01"], 1)[1].tolist(), len(read_inputs("10", [1, 2])[0])
     ([1, 1], 2)
     """
-    rows, wanted = _bits(bits), _whole(index, "the index")
+    rows, wanted = _bits(bits), _integers(index, "the index")
     if rows.dim() not in (1, 2) or wanted.dim() > 1 or not rows.numel():
         raise SpecError(
             f"give bits as (n) or (batch, n) and an index for each, got shapes "
@@ -260,10 +261,10 @@ def _bits(bits: Bits) -> Tensor:
         if len({len(row) for row in read}) > 1:
             raise SpecError("all rows of a batch must have the same number of bits")
         return torch.stack(read)
-    return _whole(bits, "bits")
+    return _integers(bits, "bits")
 
 
-def _whole(values: Any, what: str) -> Tensor:
+def _integers(values: Any, what: str) -> Tensor:
     try:
         tensor = torch.as_tensor(values)
         kept = tensor.long()

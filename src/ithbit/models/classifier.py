@@ -9,20 +9,23 @@ the seed and never trained; `logits` takes them in the same dict.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ithbit.families import family_named
+from ithbit.layouts import position_shapes
 from ithbit.models import gru, linear_attention, mamba2, own_layer, positions, softmax_attention
 from ithbit.models.stacked import Params, Sequence, Stream, TokenStream, linear, part, uniform
 from ithbit.spec import ModelSpec
-from ithbit.tasks.indexing import n_tokens
+from ithbit.tasks.indexing import N_FEATURES, n_tokens
 from ithbit.tasks.sampling import Examples
-from ithbit.tasks.tokens import N_FEATURES, TokenTable
+from ithbit.tasks.tokens import TokenTable
 
 _DRAWN = 1 << 20  # larger blocks are counted on the meta device, which makes torch import a lot
 
@@ -33,34 +36,51 @@ Init = Callable[[ModelSpec, torch.Generator], Params]
 
 @dataclass(frozen=True)
 class Blocks:
-    """A family's block, and its stages before the first block and after the last."""
+    """A family's block, and its stages before the first block and after the last.
+
+    A block mixes tokens (`mix`, residual included), then works on every token alone. What follows
+    it, and what works on tokens alone, takes its input up to `normal`.
+    """
 
     init_block: Init
-    block: Callable[[Params, ModelSpec, Stream, bool], Tensor]
+    mix: Callable[[Params, ModelSpec, Stream, bool], Tensor]
+    alone: Callable[[Params, Tensor], Tensor] = lambda params, x: x
+    normal: Callable[[Tensor], Tensor] = lambda x: F.layer_norm(x, x.shape[-1:])
     init_enter: Init = lambda spec, generator: {}
     enter: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
     init_leave: Init = lambda spec, generator: {}
     leave: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
 
+    def block(self, params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
+        """One block's output at all tokens, or only at the last: seed batch token dim."""
+        return self.alone(params, self.mix(params, spec, stream, readout_only))
+
 
 _SOFTMAX = Blocks(
     softmax_attention.init_block,
-    softmax_attention.block,
+    softmax_attention.mix,
+    alone=softmax_attention.feed_forward,
     init_enter=softmax_attention.init_enter,
     enter=softmax_attention.enter,
 )
 # Weights of a user's layer: `own_layer.init_block`, a seed per block.
 _OWN = Blocks(lambda spec, generator: {}, own_layer.block)
-_LINEAR = Blocks(linear_attention.init_block, linear_attention.block)
+_LINEAR = Blocks(
+    linear_attention.init_block, linear_attention.mix, alone=linear_attention.feed_forward
+)
 
 BLOCKS: dict[str, Blocks] = {
     "softmax-full": _SOFTMAX,
     "softmax-causal": _SOFTMAX,
     "linear-full": _LINEAR,
     "linear-causal": _LINEAR,
-    "gru": Blocks(gru.init_block, gru.block),
+    "gru": Blocks(gru.init_block, gru.block, normal=lambda x: x),
     "mamba2": Blocks(
-        mamba2.init_block, mamba2.block, init_leave=mamba2.init_leave, leave=mamba2.leave
+        mamba2.init_block,
+        mamba2.block,
+        normal=lambda x: F.rms_norm(x, x.shape[-1:]),
+        init_leave=mamba2.init_leave,
+        leave=mamba2.leave,
     ),
 }
 
@@ -155,7 +175,7 @@ def _shapes(
     wide = spec.d_model * (spec.d_model + (0 if spec.code else spec.d_ff + spec.d_state))
     with torch.device("meta") if wide > max(_DRAWN, drawn) else nullcontext():
         found = {name: tuple(value.shape) for name, value in init(small, seed).items()}
-    tables = positions.shapes(spec)
+    tables = position_shapes(spec)
     return found | {f"positions.{name}": shape for name, shape in tables.items()}
 
 
@@ -169,15 +189,34 @@ def token_vectors(params: Params, spec: ModelSpec, table: TokenTable) -> Tensor:
 
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
     """The logit of answer 1 for every example: seed batch."""
+    ((_, x),) = deque(layer_outputs(params, spec, table, examples), maxlen=1)
+    return readout(params, spec, x)
+
+
+def layer_outputs(
+    params: Params,
+    spec: ModelSpec,
+    table: TokenTable,
+    examples: Examples,
+    readout_only: bool = True,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What every block has mixed, and its output: both seed batch token dim. The last block is
+    computed at the last token alone unless not `readout_only`."""
     blocks, rows = blocks_of(spec), token_vectors(params, spec, table)
-    one_hot = torch.nn.functional.one_hot(examples.index - 1, table.n_bits)
+    one_hot = F.one_hot(examples.index - 1, table.n_bits)
     stream: Stream
     stream = TokenStream(rows, table.task, examples.bits.to(rows.dtype), one_hot.to(rows.dtype))
     for layer in range(spec.n_layers):
-        last = layer == spec.n_layers - 1
-        x = blocks.block(part(params, f"blocks.{layer}"), spec, stream, last)
+        last, own = layer == spec.n_layers - 1, part(params, f"blocks.{layer}")
+        mixed = blocks.mix(own, spec, stream, last and readout_only)
+        x = blocks.alone(own, mixed)
+        yield mixed, x
         stream = Sequence(x)
-    x = blocks.leave(part(params, "leave"), x[:, :, -1])
+
+
+def readout(params: Params, spec: ModelSpec, x: Tensor) -> Tensor:
+    """The logits that the output of the last block gives: seed batch."""
+    x = blocks_of(spec).leave(part(params, "leave"), x[:, :, -1])
     # A sum, not a product with one column: CPU libraries add that up in a different order for a
     # stack than for a single seed.
     return (x * params["head.weight"]).sum(-1) + params["head.bias"]

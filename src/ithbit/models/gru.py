@@ -15,20 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ithbit.layouts import block_shapes
 from ithbit.models.stacked import Params, Stream, linear, uniform, weight_gradient
 from ithbit.spec import ModelSpec
 
 
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
     """One layer with PyTorch's defaults: everything uniform within 1 / sqrt(hidden)."""
-    d = spec.d_model
-    shapes = {
-        "ih.weight": (3 * d, d),
-        "hh.weight": (3 * d, d),
-        "ih.bias": (3 * d,),
-        "hh.bias": (3 * d,),
+    return {
+        name: uniform(generator, *shape, fan_in=spec.d_model)
+        for name, shape in block_shapes(spec).items()
     }
-    return {name: uniform(generator, *shape, fan_in=d) for name, shape in shapes.items()}
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:

@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ithbit.errors import LayerError
+from ithbit.families import is_added
 from ithbit.models.user_code import (
     explained,
     import_module,
@@ -255,9 +256,12 @@ def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
 
 
 def is_session_only(runs: Iterable[RunSpec]) -> bool:
-    """Whether a layer of these runs is known only in this process, so no other can train it."""
-    codes = {run.model.code for run in runs}
-    return any(code in _known and _known[code].source is None for code in codes)
+    """Whether a layer or family of these runs is known only in this process, so no other can
+    train it."""
+    models = {run.model for run in runs}
+    return any(
+        is_added(m.family) or (m.code in _known and _known[m.code].source is None) for m in models
+    )
 
 
 def register_sources(where: Mapping[str, str]) -> None:

@@ -12,36 +12,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ithbit.families import FAMILIES
+from ithbit.layouts import LINEAR, block_shapes
 from ithbit.models.stacked import Params, Stream, layer_norm, linear, uniform
 from ithbit.spec import ModelSpec
-
-_NORM_EPS = 1e-5  # PyTorch's LayerNorm
-_DENOMINATOR_EPS = 1e-6
 
 
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
     """One block with PyTorch's defaults: weights and biases uniform within 1 / sqrt(inputs)."""
-    d, m = spec.d_model, spec.d_ff
-    return {
-        "norm1.weight": torch.ones(d),
-        "norm1.bias": torch.zeros(d),
-        "qkv.weight": uniform(generator, 3 * d, d, fan_in=d),
-        "out.weight": uniform(generator, d, d, fan_in=d),
-        "norm2.weight": torch.ones(d),
-        "norm2.bias": torch.zeros(d),
-        "up.weight": uniform(generator, m, d, fan_in=d),
-        "up.bias": uniform(generator, m, fan_in=d),
-        "down.weight": uniform(generator, d, m, fan_in=m),
-        "down.bias": uniform(generator, d, fan_in=m),
-    }
+    out: Params = {}
+    for name, shape in block_shapes(spec).items():
+        if name.startswith("norm"):
+            out[name] = torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
+        else:
+            inputs = spec.d_ff if name.startswith("down") else spec.d_model
+            out[name] = uniform(generator, *shape, fan_in=inputs)
+    return out
 
 
-def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
-    """One block's output at all tokens, or only at the last: seed batch token dim."""
+def mix(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
+    """Every token with what attention adds to it, or only the last: seed batch token dim."""
     d, weight = spec.d_model, params["qkv.weight"]
     at = stream.last if readout_only else stream.all
     x = at(stream.rows)
-    normal = layer_norm(stream.rows, params["norm1.weight"], params["norm1.bias"], _NORM_EPS)
+    normal = layer_norm(stream.rows, params["norm1.weight"], params["norm1.bias"], LINEAR.norm_eps)
     q = at(features(linear(normal, weight[:, :d])))
     key, value = linear(normal, weight[:, d:]).split(d, dim=-1)
     k, v = stream.all(torch.cat([features(key), value], dim=-1)).split(d, dim=-1)
@@ -51,8 +44,12 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
         mixed = _prefix_attention(q, k, v, spec.n_heads)
     else:
         mixed = _global_attention(q, k, v, spec.n_heads)
-    x = x + linear(mixed, params["out.weight"])
-    normal = layer_norm(x, params["norm2.weight"], params["norm2.bias"], _NORM_EPS)
+    return x + linear(mixed, params["out.weight"])
+
+
+def feed_forward(params: Params, x: Tensor) -> Tensor:
+    """The rest of the block, on every token alone: seed batch token dim."""
+    normal = layer_norm(x, params["norm2.weight"], params["norm2.bias"], LINEAR.norm_eps)
     hidden = F.gelu(linear(normal, params["up.weight"], params["up.bias"]))
     return x + linear(hidden, params["down.weight"], params["down.bias"])
 
@@ -69,7 +66,7 @@ def _same_head(q: Tensor, n_heads: int) -> Tensor:
 def _last_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
     """The one query of the last token, whose prefix is everything: seed batch 1 dim."""
     weights = (q * k) @ _same_head(q, n_heads)  # each head's weight, at each of its coordinates
-    return (weights * v).sum(2, True) / (weights.sum(2, True) + _DENOMINATOR_EPS)
+    return (weights * v).sum(2, True) / (weights.sum(2, True) + LINEAR.denominator_eps)
 
 
 def _global_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
@@ -77,14 +74,14 @@ def _global_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
     same_head = _same_head(q, n_heads)
     sums = (k.mT @ v) * same_head
     total = k.sum(-2).unsqueeze(-1) * same_head
-    return q @ sums / (q @ total + _DENOMINATOR_EPS)
+    return q @ sums / (q @ total + LINEAR.denominator_eps)
 
 
 def _prefix_attention(q: Tensor, k: Tensor, v: Tensor, n_heads: int) -> Tensor:
     """Every query against the sums over the tokens up to its own: seed batch token dim."""
     q, k, v = (t.unflatten(-1, (n_heads, -1)).transpose(2, 3) for t in (q, k, v))
     weights = (q @ k.mT).tril()
-    mixed = weights @ v / (weights.sum(-1, keepdim=True) + _DENOMINATOR_EPS)
+    mixed = weights @ v / (weights.sum(-1, keepdim=True) + LINEAR.denominator_eps)
     return mixed.transpose(2, 3).flatten(-2)
 
 

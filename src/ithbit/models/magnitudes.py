@@ -1,10 +1,10 @@
 """Whether float32 can overflow inside a model: how large its numbers may become, from the weights.
 
-The plain models, compiled code, the kernels, a library's modules and the page take the same sums in
-different orders and forms. On NaN, infinity and overflow they need not agree: a maximum may drop a
-NaN, and 3e38 + 3e38 - 3e38 depends on the order. Where nothing can overflow, only
-rounding is left to disagree on. So every evaluator but the plain models asks first: where
-`stays_finite` is false, the plain models decide, or there is no answer, which is never right.
+The stacked models, compiled code, the kernels, a library's modules and the page take the same sums
+in different orders and forms. On NaN, infinity and overflow they need not agree: a maximum may drop
+a NaN, and 3e38 + 3e38 - 3e38 depends on the order. Where nothing can overflow, they differ by
+rounding alone. So every evaluator but the stacked models asks first: where
+`stays_finite` is false, the stacked models decide, or there is no answer, which is never right.
 
 Sound, for weights for which it is true: by induction over the operations of a model, every number
 is at most the bound below, times 1 + T 2^-20 or so for rounding. Products of weights and vectors
@@ -37,7 +37,7 @@ LIMIT = 1e30
 
 def stays_finite(params: Params, spec: ModelSpec, n_bits: int) -> Tensor:
     """Whether no number inside each seed's model can overflow float32, on any input of `n_bits`:
-    seed. False for a user's layer, of which nothing is known. Does not wait for the device.
+    seed. False if there is no bound for such a model. Does not wait for the device.
 
     >>> from ithbit.models.classifier import init, stack
     >>> spec = ModelSpec("rhi", "gru", n_bits=8)
@@ -46,9 +46,14 @@ def stays_finite(params: Params, spec: ModelSpec, n_bits: int) -> Tensor:
     >>> stays_finite(stack([good, bad]), spec, 8).tolist()
     [True, False]
     """
-    if spec.code:
+    if not is_bounded(spec):
         return torch.zeros_like(params["head.bias"][:, 0], dtype=torch.bool)
     return largest_number(params, spec, n_bits) <= LIMIT
+
+
+def is_bounded(spec: ModelSpec) -> bool:
+    """Whether there is a bound for such a model: for the six families, and for no other layer."""
+    return family_named(spec.family).kind in _BOUNDS
 
 
 @cache

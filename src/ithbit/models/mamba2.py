@@ -18,11 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ithbit.layouts import MAMBA2, block_shapes
 from ithbit.models.stacked import Params, Stream, along, linear, rms_norm
 from ithbit.spec import ModelSpec
 
-CONV_WIDTH = 3
-_EPS = 1e-5
 _STD = 0.02
 _A_RANGE = (1.0, 16.0)
 _DT_RANGE = (0.001, 0.1)
@@ -40,33 +39,34 @@ def init_leave(spec: ModelSpec, generator: torch.Generator) -> Params:
 
 def leave(params: Params, x: Tensor) -> Tensor:
     """The final normalisation."""
-    return rms_norm(x, params["norm.weight"], _EPS)
+    return rms_norm(x, params["norm.weight"], MAMBA2.norm_eps)
 
 
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
     """One block as fla initialises it; output projection divided by the square root of depth."""
-    d, heads, conv = spec.d_model, spec.n_heads, spec.d_model + 2 * spec.d_state
+    out = {name: torch.empty(shape) for name, shape in block_shapes(spec).items()}
     low, high = (math.log(bound) for bound in _DT_RANGE)
-    dt = torch.empty(heads).uniform_(low, high, generator=generator).exp().clamp(min=_DT_FLOOR)
-    bound = (d * spec.n_layers) ** -0.5
-    return {
-        "norm.weight": torch.ones(d),
-        "in.weight": torch.empty(d + conv + heads, d).normal_(std=_STD, generator=generator),
-        "conv.weight": torch.empty(CONV_WIDTH, conv).normal_(std=_STD, generator=generator),
-        "conv.bias": torch.zeros(conv),
-        "dt_bias": dt + torch.log(-torch.expm1(-dt)),  # inverse of softplus
-        "a_log": torch.empty(heads).uniform_(*_A_RANGE, generator=generator).log(),
-        "skip": torch.ones(heads),
-        "gate_norm.weight": torch.ones(d),
-        "out.weight": torch.empty(d, d).uniform_(-bound, bound, generator=generator),
-    }
+    dt = torch.empty(spec.n_heads).uniform_(low, high, generator=generator).exp()
+    dt = dt.clamp(min=_DT_FLOOR)
+    bound = (spec.d_model * spec.n_layers) ** -0.5
+    for name in ("norm.weight", "skip", "gate_norm.weight"):
+        out[name].fill_(1)
+    for name in ("in.weight", "conv.weight"):
+        out[name].normal_(std=_STD, generator=generator)
+    out["conv.bias"].zero_()
+    out["dt_bias"] = dt + torch.log(-torch.expm1(-dt))  # inverse of softplus
+    out["a_log"].uniform_(*_A_RANGE, generator=generator).log_()
+    out["out.weight"].uniform_(-bound, bound, generator=generator)
+    return out
 
 
 def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
     """One block's output at all tokens, or only at the last: seed batch token dim."""
     d, n, heads = spec.d_model, spec.d_state, spec.n_heads
     at = stream.last if readout_only else stream.all
-    projected = linear(rms_norm(stream.rows, params["norm.weight"], _EPS), params["in.weight"])
+    projected = linear(
+        rms_norm(stream.rows, params["norm.weight"], MAMBA2.norm_eps), params["in.weight"]
+    )
     gate = at(projected[..., :d])
     mixed, dt = stream.all(projected[..., d:]).split([d + 2 * n, heads], dim=-1)
     mixed = F.silu(_causal_conv(mixed, params["conv.weight"], params["conv.bias"]))
@@ -77,7 +77,7 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     y = _scan(x.unflatten(-1, (heads, -1)), dt, -params["a_log"].exp(), B, C)
     x = x.unflatten(-1, (heads, -1))[:, :, -C.shape[2] :]
     y = (y + params["skip"][:, None, None, :, None] * x).flatten(-2)
-    y = rms_norm(y * F.silu(gate), params["gate_norm.weight"], _EPS)
+    y = rms_norm(y * F.silu(gate), params["gate_norm.weight"], MAMBA2.norm_eps)
     return at(stream.rows) + linear(y, params["out.weight"])
 
 
@@ -85,9 +85,9 @@ def _causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Depthwise causal convolution over tokens; weight is seed tap dim, the last tap for the token
     itself."""
     n_tokens = x.shape[2]
-    padded = F.pad(x, (0, 0, CONV_WIDTH - 1, 0))
+    padded = F.pad(x, (0, 0, MAMBA2.taps - 1, 0))
     out = along(bias, x).expand_as(x)
-    for tap in range(CONV_WIDTH):
+    for tap in range(MAMBA2.taps):
         out = torch.addcmul(out, padded[:, :, tap : tap + n_tokens], along(weight[:, tap], x))
     return out
 

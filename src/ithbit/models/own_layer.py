@@ -244,13 +244,13 @@ def stacking_obstacle(spec: ModelSpec, device: torch.device) -> str | None:
 
     x, weight = torch.randn(2, *shape, generator=generator).to(device)
     members = [init(spec, seed) for seed in range(_TRIED)]
-    whole = torch.stack(list(map(packed, members))).to(device)
+    packed_rows = torch.stack(list(map(packed, members))).to(device)
     kept = stack([init_buffers(spec, seed) for seed in range(_TRIED)])
     buffers = {name: value.to(device) for name, value in kept.items()}
 
     def tried(rows: slice, stacked: bool, batch: int = BATCH) -> list[Tensor]:
         # Parameters lie in rows, as in training: another layout may change the order of sums.
-        views = unpacked(whole[rows].clone(), members[0])
+        views = unpacked(packed_rows[rows].clone(), members[0])
         blocks = [name for name in views if name.startswith("blocks.")]
         leaves = {name: views[name].detach().requires_grad_() for name in blocks}
         kept = {name: value[rows].clone() for name, value in buffers.items()}

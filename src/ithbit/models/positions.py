@@ -8,19 +8,10 @@ paper, L is the length of the training sequence even when shorter or longer inpu
 import torch
 from torch import Tensor
 
+from ithbit.layouts import position_shapes
 from ithbit.models.stacked import Params, linear, uniform
 from ithbit.spec import ModelSpec
 from ithbit.tasks.indexing import n_tokens
-
-
-def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Shapes of the encoding's parameters, by name."""
-    if spec.positions == "polynomial":
-        return {"polynomial": (spec.d_model, 2)}
-    if spec.positions == "learned":
-        # Twice the length, for the shifted sets; rows past the training length stay as drawn.
-        return {"learned": (n_tokens(spec.task, 2 * spec.n_bits), spec.d_model)}
-    return {}
 
 
 def init(spec: ModelSpec, generator: torch.Generator) -> Params:
@@ -29,7 +20,7 @@ def init(spec: ModelSpec, generator: torch.Generator) -> Params:
         name: uniform(generator, *shape, fan_in=2)
         if name == "polynomial"
         else torch.empty(shape).normal_(generator=generator)
-        for name, shape in shapes(spec).items()
+        for name, shape in position_shapes(spec).items()
     }
 
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ithbit.families import FAMILIES
+from ithbit.layouts import SOFTMAX, block_shapes
 from ithbit.models.positions import rotate
 from ithbit.models.stacked import Params, Stream, layer_norm, linear
 from ithbit.spec import ModelSpec
 
-_EPS = 1e-12  # BERT's LayerNorm
 _STD = 0.02  # BERT's initialisation
 
 
@@ -31,24 +31,24 @@ def init_enter(spec: ModelSpec, generator: torch.Generator) -> Params:
 def enter(params: Params, rows: Tensor) -> Tensor:
     """Embedded tokens -> input of the first block."""
     rows = rows + params["type"][:, None]
-    return layer_norm(rows, params["norm.weight"], params["norm.bias"], _EPS)
+    return layer_norm(rows, params["norm.weight"], params["norm.bias"], SOFTMAX.norm_eps)
 
 
 def init_block(spec: ModelSpec, generator: torch.Generator) -> Params:
     """One block as BERT initialises it: weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
-    d, m = spec.d_model, spec.d_ff
     out: Params = {}
-    for name, rows, columns in (("qkv", 3 * d, d), ("out", d, d), ("up", m, d), ("down", d, m)):
-        out[f"{name}.weight"] = torch.empty(rows, columns).normal_(std=_STD, generator=generator)
-        out[f"{name}.bias"] = torch.zeros(rows)
-    for name in ("norm1", "norm2"):
-        out[f"{name}.weight"] = torch.ones(d)
-        out[f"{name}.bias"] = torch.zeros(d)
+    for name, shape in block_shapes(spec).items():
+        if name.endswith("bias"):
+            out[name] = torch.zeros(shape)
+        elif name.startswith("norm"):
+            out[name] = torch.ones(shape)
+        else:
+            out[name] = torch.empty(shape).normal_(std=_STD, generator=generator)
     return out
 
 
-def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
-    """One block's output at all tokens, or only at the last: seed batch token dim."""
+def mix(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
+    """Every token with what attention adds to it, or only the last: seed batch token dim."""
     d = spec.d_model
     weight, bias = params["qkv.weight"], params["qkv.bias"]
     at = stream.last if readout_only else stream.all
@@ -58,11 +58,15 @@ def block(params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -
     q, k, v = (_heads(t, spec.n_heads) for t in (q, k, v))
     # Written out: for short sequences and small heads two products beat fused attention kernels.
     mixed = (softmax_weights(q, k, spec, readout_only) @ v).transpose(1, 2).reshape(x.shape)
-    x = x + linear(mixed, params["out.weight"], params["out.bias"])
-    x = layer_norm(x, params["norm1.weight"], params["norm1.bias"], _EPS)
+    return x + linear(mixed, params["out.weight"], params["out.bias"])
+
+
+def feed_forward(params: Params, x: Tensor) -> Tensor:
+    """The rest of the block, on every token alone: seed batch token dim."""
+    x = layer_norm(x, params["norm1.weight"], params["norm1.bias"], SOFTMAX.norm_eps)
     hidden = F.gelu(linear(x, params["up.weight"], params["up.bias"]))
     x = x + linear(hidden, params["down.weight"], params["down.bias"])
-    return layer_norm(x, params["norm2.weight"], params["norm2.bias"], _EPS)
+    return layer_norm(x, params["norm2.weight"], params["norm2.bias"], SOFTMAX.norm_eps)
 
 
 def softmax_weights(q: Tensor, k: Tensor, spec: ModelSpec, readout_only: bool = False) -> Tensor:

@@ -15,21 +15,21 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from ithbit.families import FAMILIES
+from ithbit.families import FAMILIES, family_named
 from ithbit.spec import ModelSpec
 
-_SERVED = ("softmax-full", "softmax-causal", "linear-full", "linear-causal", "gru", "mamba2")
 _GAINS = ("mamba2", "softmax", "gru", "linear")  # kinds, by how much compiling helps
 _TILE = 4  # coordinates of a head that are mixed at a time
 
 
 def refusal(spec: ModelSpec) -> str | None:
     """Why there can be no compiled code for such a model; None if there can be."""
-    if spec.family not in _SERVED:
+    family = family_named(spec.family)
+    if family.kind not in _GAINS:
         return f"there is no compiled code for {spec.family}"
     if spec.positions == "rotary":
         return "there is no compiled code for rotary positions"
-    if FAMILIES[spec.family].has_heads and spec.d_head % _TILE:
+    if family.has_heads and spec.d_head % _TILE:
         return f"compiled code needs a head size that is a multiple of {_TILE}, got {spec.d_head}"
     if importlib.util.find_spec("numba") is None:
         return "compiled code needs numba, which is not here"
@@ -40,7 +40,9 @@ def refusal(spec: ModelSpec) -> str | None:
 def folder() -> Path | None:
     """Where compiled code is kept; None if nothing can be written there."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    # Constants of the layouts are compiled into the code.
+    for path in (*sorted(here.glob("*.py")), here.parent / "layouts.py"):
         digest.update(path.read_bytes())
     where = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     found, trial = where / "ithbit" / f"native-{digest.hexdigest()[:12]}", f".{os.getpid()}"
@@ -76,7 +78,7 @@ def mark(module: str) -> None:
 def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator[None]:
     """Compile in a separate process what these models need and this machine lacks.
 
-    A failure is reported; runs for which nothing is compiled train with the plain models.
+    A failure is reported; runs for which nothing is compiled train with the stacked models.
     """
     missing = {FAMILIES[spec.family].kind for spec in specs if not ready(spec)}
     kinds = sorted(missing, key=_GAINS.index)
@@ -95,7 +97,7 @@ def building(specs: Iterable[ModelSpec], say: Callable[[str], None]) -> Iterator
         _, error = process.communicate()
         if process.returncode > 0:
             why = (error.strip().splitlines() or ["no message"])[-1][:200]
-            say(f"compiling failed ({why}): trained with the plain models")
+            say(f"compiling failed ({why}): trained with the stacked models")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

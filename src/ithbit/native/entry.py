@@ -8,10 +8,10 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from numba import boolean, config, float32, int64, njit, types, uint8
+from numba import boolean, float32, int64, njit, types, uint8
 
-from ithbit.native.building import folder, mark
-from ithbit.native.simd import LANES, LayerArgs
+from ithbit.native.building import mark
+from ithbit.native.simd import LANES, LayerArgs, compiled
 from ithbit.native.tokens import finish, head, load
 from ithbit.native.tokenwise import clear
 
@@ -54,8 +54,8 @@ group = njit(inline="always")
 def _layer(p: Any, how: Any, i: Any, n: Any) -> Any:
     at, _, (d, heads, inner, leave), lhi, causal, _, kept, used = how
     T, places = n + 1 + lhi, (used[-1], at[i], kept[i], kept[i + 1, 0], used)
-    asked = 1 if i == len(at) - 1 else T
-    return LayerArgs(p, *places, d, heads, inner, leave, T, asked, i == 0, causal)
+    outputs = 1 if i == len(at) - 1 else T
+    return LayerArgs(p, *places, d, heads, inner, leave, T, outputs, i == 0, causal)
 
 
 @group
@@ -90,20 +90,14 @@ def entry(parts: Callable[..., Parts]) -> Callable[[Any], Callable[..., None]]:
 
     @cache
     def places(layers: int, n: int, lhi: int, d: int, heads: int, inner: int, _: int) -> Any:
-        asked = [n + 1 + lhi] * (layers - 1) + [1, 1]  # the last one is for the output
-        sizes = [parts(n + 1 + lhi, some, d, heads, inner) for some in asked]
+        outputs = [n + 1 + lhi] * (layers - 1) + [1, 1]  # the last one is for the output
+        sizes = [parts(n + 1 + lhi, some, d, heads, inner) for some in outputs]
         kept = [size for own, _ in sizes for size in own]
         starts = np.array([*accumulate([*kept, *sizes[0][1]], initial=n + 1)])
         return starts[: len(kept)].reshape(layers + 1, -1), starts[len(kept) :]
 
-    def made(function: Callable[..., None]) -> Callable[..., None]:
-        there, before = folder(), config.CACHE_DIR
-        options = {"nogil": True, "error_model": "numpy", "_nrt": False, "cache": there is not None}
-        try:
-            config.CACHE_DIR = str(there or "")
-            compiled = njit(_SIGNATURE, **options)(function)
-        finally:
-            config.CACHE_DIR = before
+    def declare(function: Callable[..., None]) -> Callable[..., None]:
+        made = compiled(function, _SIGNATURE, nogil=True, error_model="numpy")
         mark(function.__module__)
 
         def run(data: Any, how: Any) -> None:
@@ -113,8 +107,8 @@ def entry(parts: Callable[..., Parts]) -> Callable[[Any], Callable[..., None]]:
             # Working memory: this thread's, kept for the next call.
             if len(getattr(_here, "memory", ())) < least:
                 _here.memory = np.zeros(least, np.float32)
-            compiled(data, (*how, kept, used), _here.memory)
+            made(data, (*how, kept, used), _here.memory)
 
         return run
 
-    return made
+    return declare

@@ -9,7 +9,7 @@ def feed_forward(
     layer: LayerArgs, up: int, down: int, m: Floats, x: int, h: int, slope: int, y: int
 ) -> None:
     """y = down gelu(up x); a bias follows its weight. The output of gelu and its slope are kept."""
-    p, d, wide, tokens = layer.p, layer.d, layer.inner, layer.asked
+    p, d, wide, tokens = layer.p, layer.d, layer.inner, layer.outputs
     linear(p, up, up + wide * d, m, x, d, h, wide, tokens)
     for i in range(tokens * wide):
         v = get(m, h + i)
@@ -25,7 +25,7 @@ def feed_forward_back(
     gx: int,
 ) -> None:  # fmt: skip
     """gx += the gradient of x, from g, that of y."""
-    p, gp, d, wide, tokens = layer.p, layer.gp, layer.d, layer.inner, layer.asked
+    p, gp, d, wide, tokens = layer.p, layer.gp, layer.d, layer.inner, layer.outputs
     clear(m, gh, tokens * wide)
     linear_back(p, down, m, g, d, gh, wide, tokens)
     linear_weights(gp, down, down + d * wide, m, g, d, h, wide, tokens)

@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from ithbit.layouts import GRU
 from ithbit.native.entry import Parts, drive, entry, group
 from ithbit.native.simd import Floats, LayerArgs, fma, get, part, put, sigmoid, splat, tanh
 from ithbit.native.tokens import collect, spread
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
 _ONE = np.float32(1)
+_IH, _HH, _IH_BIAS, _HH_BIAS = GRU.places("ih.weight", "hh.weight", "ih.bias", "hh.bias")
 
 
 @part
@@ -17,7 +19,7 @@ def recur(
     layer: LayerArgs, m: Floats, gates: int, hidden: int, h: int, rzn: int, candidate: int
 ) -> None:
     """States after each token, from the gates' inputs; the state before the first is at h."""
-    p, d, (_, hh, _, bias) = layer.p, layer.d, layer.at
+    p, d, hh, bias = layer.p, layer.d, layer.at[_HH], layer.at[_HH_BIAS]
     clear(m, h, d)
     for t in range(layer.tokens):
         before, gate = h + t * d, t * 3 * d
@@ -42,11 +44,11 @@ def recur_back(
     g_hidden: int, g_gates: int,
 ) -> None:  # fmt: skip
     """The gradient of the gates' inputs from g, that of the states or of only the last one."""
-    p, d, tokens, (_, hh, _, bias) = layer.p, layer.d, layer.tokens, layer.at
+    p, d, tokens, hh, bias = layer.p, layer.d, layer.tokens, layer.at[_HH], layer.at[_HH_BIAS]
     one = splat(_ONE)
     clear(m, carry, d)
     for t in range(tokens - 1, -1, -1):
-        own = t - tokens + layer.asked
+        own = t - tokens + layer.outputs
         if own >= 0:
             add(m, carry, g + own * d, d)
         gate = t * 3 * d
@@ -69,7 +71,7 @@ def recur_back(
     linear_weights(layer.gp, hh, bias, m, g_hidden, 3 * d, h, d, tokens)
 
 
-def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
+def parts(T: int, outputs: int, d: int, heads: int, inner: int) -> Parts:
     """See `entry`; in the order in which both passes take them. What a layer reads has a row of
     zeros before it: the state with which the layer below it starts."""
     row = (T + 1) * d
@@ -79,7 +81,7 @@ def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
 @group
 def forward(layer: Any, table: Any, m: Any) -> int:
     """See `group`."""
-    d, T, (ih, _, ih_bias, _) = layer.d, layer.tokens, layer.at
+    d, T, ih, ih_bias = layer.d, layer.tokens, layer.at[_IH], layer.at[_IH_BIAS]
     (x, rzn, candidate), (_, _, gates, _, _, hidden, _, _) = layer.kept, layer.used
     if layer.first:
         spread(table, 0, 3 * d, T, m, gates)
@@ -92,7 +94,8 @@ def forward(layer: Any, table: Any, m: Any) -> int:
 @group
 def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
     """See `group`."""
-    p, gp, d, T, (ih, _, ih_bias, _) = layer.p, layer.gp, layer.d, layer.tokens, layer.at
+    p, gp, d, T = layer.p, layer.gp, layer.d, layer.tokens
+    ih, ih_bias = layer.at[_IH], layer.at[_IH_BIAS]
     (x, rzn, candidate), (_, _, _, g_gates, g_hidden, _, carry, _) = layer.kept, layer.used
     recur_back(layer, m, layer.above, rzn, candidate, g, carry, g_hidden, g_gates)
     if layer.first:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ithbit.layouts import LINEAR
 from ithbit.native.entry import Parts, drive, entry, group
 from ithbit.native.feed_forward import feed_forward, feed_forward_back
 from ithbit.native.fours import fma4, put4, zero4
@@ -29,7 +30,10 @@ from ithbit.native.simd import (
 from ithbit.native.tokens import take, take_back
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights
 
-_ONE, _EPS = np.float32(1), np.float32(1e-6)
+_NORM1, _QKV, _OUT, _NORM2, _UP, _DOWN = LINEAR.places(
+    "norm1.weight", "qkv.weight", "out.weight", "norm2.weight", "up.weight", "down.weight"
+)
+_ONE, _EPS = np.float32(1), np.float32(LINEAR.denominator_eps)
 
 
 @part
@@ -90,20 +94,20 @@ def _right(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
 @inline
 def _due(layer: Any, t: Any) -> Any:
     """The queries that read the state after token t: the first, and the one past the last."""
-    own = t - layer.tokens + layer.asked  # the query of that token
+    own = t - layer.tokens + layer.outputs  # the query of that token
     if layer.causal:
         return max(own, 0), own + 1
-    return 0, layer.asked if t == layer.tokens - 1 else 0
+    return 0, layer.outputs if t == layer.tokens - 1 else 0
 
 
 @part
 def _query(m: Floats, state: int, size: int, q: int, mixed: int, below: int) -> None:
     """What a query reads from the state; the inverse of the denominator is kept."""
     _left(m, state, size, q, mixed)
-    whole = splat(_EPS)
+    denominator = splat(_EPS)
     for f in range(size):
-        whole = fma(get(m, q + f), get(m, state + f * (size + 1) + size), whole)
-    share = splat(_ONE) / whole
+        denominator = fma(get(m, q + f), get(m, state + f * (size + 1) + size), denominator)
+    share = splat(_ONE) / denominator
     put(m, below, share)
     for f in range(mixed, mixed + size):
         put(m, f, get(m, f) * share)
@@ -111,7 +115,7 @@ def _query(m: Floats, state: int, size: int, q: int, mixed: int, below: int) -> 
 
 @part
 def mix(layer: LayerArgs, m: Floats, state: int, q: int, kv: int, mixed: int, below: int) -> None:
-    """What the tokens asked for see."""
+    """What the tokens whose output is wanted see."""
     d, heads = layer.d, layer.heads
     size = d // heads
     clear(m, state, d * (size + 1))
@@ -168,8 +172,8 @@ def mix_back(
             _left(m, own, size, kv + key, gkv + key + d)
 
 
-def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
-    """See `entry`; in the order in which both passes take them. As if all tokens were asked for:
+def parts(T: int, outputs: int, d: int, heads: int, inner: int) -> Parts:
+    """See `entry`; in the order in which both passes take them. As if every output were wanted:
     parts that lie closer together are slower."""
     row, wide = T * d, T * inner
     kept = (row, row, 2 * row, *[row] * 7, T * heads, T, T, wide, wide)
@@ -179,20 +183,21 @@ def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
 @group
 def forward(layer: Any, table: Any, m: Any) -> int:
     """See `group`."""
-    p, d, T, asked = layer.p, layer.d, layer.tokens, layer.asked
-    norm1, _, qkv, out, norm2, _, up, _, down, _ = layer.at
+    p, d, T, outputs = layer.p, layer.d, layer.tokens, layer.outputs
+    norm1, qkv, out = layer.at[_NORM1], layer.at[_QKV], layer.at[_OUT]
+    norm2, up, down = layer.at[_NORM2], layer.at[_UP], layer.at[_DOWN]
     x, q, kv, mixed, slope_q, slope_k, z1, y1, z2, y2, below, scale1, scale2, h, slope = layer.kept
-    y, state, some = layer.used[2], layer.used[9], asked * d
+    y, state, some = layer.used[2], layer.used[9], outputs * d
     if not layer.first:
         norm(p, norm1, norm1 + d, False, m, x, d, y1, z1, scale1, T)
     take(layer, table, qkv, -1, m, x, y1, q, kv)
     if not layer.first:
-        _features(m, q, slope_q, d, d, asked)
+        _features(m, q, slope_q, d, d, outputs)
         _features(m, kv, slope_k, d, 2 * d, T)
     mix(layer, m, state, q, kv, mixed, below)
-    linear(p, out, -1, m, mixed, d, y, d, asked)
+    linear(p, out, -1, m, mixed, d, y, d, outputs)
     add(m, y, x + T * d - some, some)
-    norm(p, norm2, norm2 + d, False, m, y, d, y2, z2, scale2, asked)
+    norm(p, norm2, norm2 + d, False, m, y, d, y2, z2, scale2, outputs)
     feed_forward(layer, up, down, m, y2, h, slope, layer.above)
     add(m, layer.above, y, some)
     return layer.above
@@ -201,23 +206,24 @@ def forward(layer: Any, table: Any, m: Any) -> int:
 @group
 def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
     """See `group`."""
-    p, gp, d, T, asked = layer.p, layer.gp, layer.d, layer.tokens, layer.asked
-    norm1, _, qkv, out, norm2, _, up, _, down, _ = layer.at
+    p, gp, d, T, outputs = layer.p, layer.gp, layer.d, layer.tokens, layer.outputs
+    norm1, qkv, out = layer.at[_NORM1], layer.at[_QKV], layer.at[_OUT]
+    norm2, up, down = layer.at[_NORM2], layer.at[_UP], layer.at[_DOWN]
     _, q, kv, mixed, slope_q, slope_k, z1, y1, z2, y2, below, scale1, scale2, h, slope = layer.kept
     gm, gy, gq, gkv, gh, gz, state = layer.used[3:10]
-    some = asked * d
+    some = outputs * d
     last = gx + T * d - some
     clear(m, gy, some)
     feed_forward_back(layer, up, down, m, y2, h, slope, g, gh, gy)
     clear(m, gx, T * d)
     add(m, last, g, some)
-    norm_back(p, gp, norm2, norm2 + d, m, gy, d, z2, scale2, last, asked)
+    norm_back(p, gp, norm2, norm2 + d, m, gy, d, z2, scale2, last, outputs)
     clear(m, gm, some)
-    linear_back(p, out, m, last, d, gm, d, asked)
-    linear_weights(gp, out, -1, m, last, d, mixed, d, asked)
+    linear_back(p, out, m, last, d, gm, d, outputs)
+    linear_weights(gp, out, -1, m, last, d, mixed, d, outputs)
     mix_back(layer, m, state, q, kv, mixed, below, gm, gz, gq, gkv)
     if not layer.first:
-        _features_back(m, gq, slope_q, d, d, asked)
+        _features_back(m, gq, slope_q, d, d, outputs)
         _features_back(m, gkv, slope_k, d, 2 * d, T)
         clear(m, gy, T * d)
     take_back(layer, d_table, qkv, -1, m, y1, gx, gq, gkv, gy)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ithbit.layouts import MAMBA2
 from ithbit.native.entry import Parts, drive, entry, group
 from ithbit.native.fours import fma4, get4, put4
 from ithbit.native.norms import norm, norm_back
@@ -31,7 +32,11 @@ from ithbit.native.simd import (
 from ithbit.native.tokens import take, take_back
 from ithbit.native.tokenwise import add, clear, linear, linear_back, linear_weights, times
 
-_ONE, _TAPS = np.float32(1), 3
+_NORM, _IN, _CONV, _CONV_BIAS, _DT_BIAS, _A_LOG, _SKIP, _GATE_NORM, _OUT = MAMBA2.places(
+    *("norm.weight", "in.weight", "conv.weight", "conv.bias", "dt_bias", "a_log", "skip"),
+    *("gate_norm.weight", "out.weight"),
+)
+_ONE, _TAPS = np.float32(1), MAMBA2.taps
 
 
 @inline
@@ -63,17 +68,17 @@ def _convolve_back(layer: LayerArgs, w: int, b: int, m: Floats, u: int, g: int, 
     p, gp, conv, tokens = layer.p, layer.gp, layer.d + 2 * layer.inner, layer.tokens
     step = conv + layer.heads
     for i in range(conv):
-        whole = zero()
+        summed = zero()
         for t in range(tokens):
-            whole = whole + get(m, g + t * conv + i)
-        more(m, gp + b + i, whole)
+            summed = summed + get(m, g + t * conv + i)
+        more(m, gp + b + i, summed)
         for tap in range(_TAPS):
-            back, whole, weight = _TAPS - 1 - tap, zero(), each(p, w + tap * conv + i)
+            back, summed, weight = _TAPS - 1 - tap, zero(), each(p, w + tap * conv + i)
             for t in range(back, tokens):
                 v, past = get(m, g + t * conv + i), (t - back) * step + i
-                whole = fma(v, get(m, u + past), whole)
+                summed = fma(v, get(m, u + past), summed)
                 put(m, gu + past, fma(weight, v, get(m, gu + past)))
-            more(m, gp + w + tap * conv + i, whole)
+            more(m, gp + w + tap * conv + i, summed)
 
 
 @part
@@ -120,9 +125,9 @@ def mix(
     layer: LayerArgs, skip: int, m: Floats, c: int, dt: int, decay: int, scores: int, weights: int,
     y: int,
 ) -> None:  # fmt: skip
-    """y at the tokens asked for; the scores C_t . B_s are kept."""
+    """y at the tokens whose output is wanted; the scores C_t . B_s are kept."""
     p, d, state, heads = layer.p, layer.d, layer.inner, layer.heads
-    tokens, queries, conv, size = layer.tokens, layer.asked, d + 2 * state, d // heads
+    tokens, queries, conv, size = layer.tokens, layer.outputs, d + 2 * state, d // heads
     for a in range(queries):
         t = tokens - queries + a
         mine, row = c + t * conv, scores + a * tokens
@@ -132,11 +137,11 @@ def mix(
                 score = fma(get(m, mine + d + state + i), get(m, other + i), score)
             put(m, row + s, score)
         for h in range(heads):
-            left = splat(_ONE)
+            product = splat(_ONE)
             for s in range(t, -1, -1):
                 at = s * heads + h
-                put(m, weights + s, left * get(m, row + s) * get(m, dt + at))
-                left = left * get(m, decay + at)
+                put(m, weights + s, product * get(m, row + s) * get(m, dt + at))
+                product = product * get(m, decay + at)
             k = each(p, skip + h)
             for f in range(h * size, (h + 1) * size, 4):
                 x = get4(m, mine + f)
@@ -154,7 +159,7 @@ def mix_back(
     """From g, the gradient of y: those of the convolved numbers, of the steps where they scale, and
     of the sums of dt A up to each token."""
     p, gp, d, state, heads = layer.p, layer.gp, layer.d, layer.inner, layer.heads
-    tokens, queries, conv, size = layer.tokens, layer.asked, d + 2 * state, d // heads
+    tokens, queries, conv, size = layer.tokens, layer.outputs, d + 2 * state, d // heads
     clear(m, gc, tokens * conv)
     clear(m, g_dt, tokens * heads)
     clear(m, g_sum, tokens * heads)
@@ -162,7 +167,7 @@ def mix_back(
         t, row, mine = tokens - queries + a, scores + a * tokens, g + a * d
         clear(m, gs, t + 1)
         for h in range(heads):
-            left, whole, for_skip, k = splat(_ONE), zero(), zero(), each(p, skip + h)
+            product, summed, for_skip, k = splat(_ONE), zero(), zero(), each(p, skip + h)
             for f in range(h * size, (h + 1) * size):
                 v, at = get(m, mine + f), t * conv + f
                 for_skip = fma(v, get(m, c + at), for_skip)
@@ -171,18 +176,18 @@ def mix_back(
             for s in range(t, -1, -1):
                 at, score = s * heads + h, get(m, row + s)
                 step = get(m, dt + at)
-                w, dw = left * score * step, zero()
+                w, dw = product * score * step, zero()
                 for f in range(h * size, (h + 1) * size):
                     v, here = get(m, mine + f), s * conv + f
                     dw = fma(v, get(m, c + here), dw)
                     put(m, gc + here, fma(w, v, get(m, gc + here)))
-                put(m, gs + s, fma(dw, left * step, get(m, gs + s)))
-                put(m, g_dt + at, fma(dw, left * score, get(m, g_dt + at)))
+                put(m, gs + s, fma(dw, product * step, get(m, gs + s)))
+                put(m, g_dt + at, fma(dw, product * score, get(m, g_dt + at)))
                 put(m, g_sum + at, get(m, g_sum + at) - dw * w)
-                whole = fma(dw, w, whole)
-                left = left * get(m, decay + at)
+                summed = fma(dw, w, summed)
+                product = product * get(m, decay + at)
             at = g_sum + t * heads + h
-            put(m, at, get(m, at) + whole)
+            put(m, at, get(m, at) + summed)
         own = t * conv + d + state
         for s in range(t + 1):
             v, other = get(m, gs + s), s * conv + d
@@ -209,11 +214,11 @@ def _gate_back(m: Floats, g: int, y: int, gate: int, g_gate: int, count: int) ->
         put(m, g + i, v * opened)
 
 
-def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
+def parts(T: int, outputs: int, d: int, heads: int, inner: int) -> Parts:
     """See `entry`; in the order in which both passes take them."""
-    row, some, conv, dts = T * d, asked * d, T * (d + 2 * inner), T * heads
-    kept = (row, some, conv + dts, some, row, row, some, some, T, asked)
-    more = (conv, conv, dts, dts, dts, asked * T)
+    row, some, conv, dts = T * d, outputs * d, T * (d + 2 * inner), T * heads
+    kept = (row, some, conv + dts, some, row, row, some, some, T, outputs)
+    more = (conv, conv, dts, dts, dts, outputs * T)
     used = (row, row, d, d, 1, T, some, row, some, conv, conv + dts, T, dts, dts)
     return kept + more, used
 
@@ -221,8 +226,10 @@ def parts(T: int, asked: int, d: int, heads: int, inner: int) -> Parts:
 @group
 def forward(layer: Any, table: Any, m: Any) -> int:
     """See `group`."""
-    p, d, T, asked = layer.p, layer.d, layer.tokens, layer.asked
-    before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = layer.at
+    p, d, T, outputs = layer.p, layer.d, layer.tokens, layer.outputs
+    before, into, taps = layer.at[_NORM], layer.at[_IN], layer.at[_CONV]
+    taps_bias, dt_bias, a_log = layer.at[_CONV_BIAS], layer.at[_DT_BIAS], layer.at[_A_LOG]
+    skip, after, out = layer.at[_SKIP], layer.at[_GATE_NORM], layer.at[_OUT]
     x, gate, u, y, z1, y1, z2, y2, scale1, scale2 = layer.kept[:10]
     c, slope, dt, rise, decay, scores = layer.kept[10:]
     end, end_z, end_scale, weights, gated = layer.used[2:7]
@@ -232,11 +239,11 @@ def forward(layer: Any, table: Any, m: Any) -> int:
     _convolve(layer, taps, taps_bias, m, u, c, slope)
     _steps(layer, dt_bias, a_log, m, u, dt, rise, decay)
     mix(layer, skip, m, c, dt, decay, scores, weights, y)
-    _gate(m, y, gate, gated, asked * d)
-    norm(p, after, -1, False, m, gated, d, y2, z2, scale2, asked)
-    linear(p, out, -1, m, y2, d, layer.above, d, asked)
-    add(m, layer.above, x + (T - asked) * d, asked * d)
-    if asked == 1:
+    _gate(m, y, gate, gated, outputs * d)
+    norm(p, after, -1, False, m, gated, d, y2, z2, scale2, outputs)
+    linear(p, out, -1, m, y2, d, layer.above, d, outputs)
+    add(m, layer.above, x + (T - outputs) * d, outputs * d)
+    if outputs == 1:
         norm(p, layer.leave, -1, False, m, layer.above, d, end, end_z, end_scale, 1)
     return end
 
@@ -244,23 +251,25 @@ def forward(layer: Any, table: Any, m: Any) -> int:
 @group
 def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
     """See `group`."""
-    p, gp, d, T, asked = layer.p, layer.gp, layer.d, layer.tokens, layer.asked
-    before, into, taps, taps_bias, dt_bias, a_log, skip, after, out = layer.at
+    p, gp, d, T, outputs = layer.p, layer.gp, layer.d, layer.tokens, layer.outputs
+    before, into, taps = layer.at[_NORM], layer.at[_IN], layer.at[_CONV]
+    taps_bias, dt_bias, a_log = layer.at[_CONV_BIAS], layer.at[_DT_BIAS], layer.at[_A_LOG]
+    skip, after, out = layer.at[_SKIP], layer.at[_GATE_NORM], layer.at[_OUT]
     _, gate, u, y, z1, y1, z2, y2, scale1, scale2 = layer.kept[:10]
     c, slope, dt, rise, decay, scores = layer.kept[10:]
     end, end_z, end_scale, _, gated, gm, g_gate, gc, gu, gs, g_dt, g_sum = layer.used[2:14]
-    some, conv = asked * d, d + 2 * layer.inner
-    if asked == 1:
+    some, conv = outputs * d, d + 2 * layer.inner
+    if outputs == 1:
         clear(m, end, d)
         norm_back(p, gp, layer.leave, -1, m, g, d, end_z, end_scale, end, 1)
         g = end
     clear(m, gx, T * d)
     add(m, gx + T * d - some, g, some)
     clear(m, gated, some)
-    linear_back(p, out, m, g, d, gated, d, asked)
-    linear_weights(gp, out, -1, m, g, d, y2, d, asked)
+    linear_back(p, out, m, g, d, gated, d, outputs)
+    linear_weights(gp, out, -1, m, g, d, y2, d, outputs)
     clear(m, gm, some)
-    norm_back(p, gp, after, -1, m, gated, d, z2, scale2, gm, asked)
+    norm_back(p, gp, after, -1, m, gated, d, z2, scale2, gm, outputs)
     _gate_back(m, gm, y, gate, g_gate, some)
     mix_back(layer, skip, m, c, dt, decay, scores, gm, gs, gc, g_dt, g_sum)
     clear(m, gu, T * (conv + layer.heads))

@@ -3,8 +3,8 @@
 The twin of `models/classifier.py`. What acts on the token table is computed on it as usual, by
 torch and its autograd; `wide` has the table's rows as the first block takes them.
 
-Compiled code need not propagate NaN and infinity as the plain models do: maxima drop NaN, and sums
-have another order. So `logits` takes the plain models for weights with which anything may
+Compiled code need not propagate NaN and infinity as the stacked models do: maxima drop NaN, and
+sums have another order. So `logits` takes the stacked models for weights with which anything may
 overflow (`models/magnitudes.py`), seed by seed: where they are not finite, nor is it. `raw_logits`
 does not ask; its caller must have.
 """
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ithbit.families import family_named
+from ithbit.layouts import LINEAR, MAMBA2
 from ithbit.models import classifier
 from ithbit.models.classifier import init, token_vectors
 from ithbit.models.linear_attention import features
@@ -36,13 +37,15 @@ def _wide(kind: str, params: Params, rows: Tensor) -> Tensor:
         case "softmax":
             mapped = linear(rows, params["qkv.weight"], params["qkv.bias"])
         case "linear":
-            normal = layer_norm(rows, params["norm1.weight"], params["norm1.bias"], 1e-5)
+            weight, bias = params["norm1.weight"], params["norm1.bias"]
+            normal = layer_norm(rows, weight, bias, LINEAR.norm_eps)
             qk, v = linear(normal, params["qkv.weight"]).tensor_split([2 * rows.shape[-1]], -1)
             mapped = torch.cat([features(qk), v], -1)
         case "gru":
             return linear(rows, params["ih.weight"], params["ih.bias"])
         case _:
-            mapped = linear(rms_norm(rows, params["norm.weight"], 1e-5), params["in.weight"])
+            normal = rms_norm(rows, params["norm.weight"], MAMBA2.norm_eps)
+            mapped = linear(normal, params["in.weight"])
     return torch.cat([rows, mapped], -1)
 
 
@@ -67,7 +70,7 @@ def _places(spec: ModelSpec) -> tuple[dict[str, int], Any, Any]:
 
 
 def logits(params: Params, spec: ModelSpec, table: TokenTable, examples: Examples) -> Tensor:
-    """The logit of answer 1 for every example: seed batch; by the plain models for seeds whose
+    """The logit of answer 1 for every example: seed batch; by the stacked models for seeds whose
     weights may overflow."""
     with torch.no_grad():
         safe = stays_finite(params, spec, table.n_bits)

@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from ithbit.layouts import LINEAR, MAMBA2, SOFTMAX
 from ithbit.native.simd import Floats, each, fma, get, more, part, put, root, splat, zero
 
 _ONE = np.float32(1)
-EPS = 1e-5  # PyTorch's LayerNorm and fla's RMSNorm; BERT's is far smaller
+_TINY, _EPS = np.float32(SOFTMAX.norm_eps), np.float32(LINEAR.norm_eps)
+assert LINEAR.norm_eps == MAMBA2.norm_eps  # one epsilon for all but BERT's LayerNorm
 
 
 @part
@@ -18,7 +20,7 @@ def norm(
     Without b (b < 0) no mean is subtracted: root-mean-square normalisation.
     """
     share = splat(_ONE / np.float32(d))
-    eps = splat(np.float32(1e-12) if tiny else np.float32(EPS))
+    eps = splat(_TINY if tiny else _EPS)
     for t in range(tokens):
         here, mean, square = t * d, zero(), zero()
         if b >= 0:

@@ -7,16 +7,19 @@ there is referred to by the number of its first vector.
 """
 
 import operator
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
-from numba.core.typing import signature
-from numba.core.typing.templates import ConcreteTemplate, infer_global
-from numba.extending import lower_builtin, models, register_model
+from numba.extending import intrinsic, models, overload, register_model
+
+from ithbit.native.building import folder
 
 # As many float32 as fill a register of AVX-512, else of AVX.
 LANES = 16 if get_host_cpu_features().get("avx512f") else 8
@@ -43,7 +46,7 @@ class LayerArgs(NamedTuple):
     inner: int  # width of the feed-forward part, or of Mamba2's state
     leave: int  # where the parameters of what follows the last layer start
     tokens: int
-    asked: int  # how many of the last tokens are wanted: all or, of the last layer, one
+    outputs: int  # how many of the last tokens are wanted: all or, of the last layer, one
     first: bool
     causal: bool
 
@@ -59,24 +62,28 @@ _TYPES: dict[Any, Any] = {
 _TYPES[LayerArgs] = types.NamedTuple(
     [_TYPES[kind] for kind in LayerArgs.__annotations__.values()], LayerArgs
 )
-# No Python wrapper and no reference counting: nothing is allocated.
-_INSIDE = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "error_model": "numpy",
-    "_nrt": False,
-}
+# Nothing in Python calls them, so they need no wrappers for it: without, they compile in four
+# fifths of the time.
+_INSIDE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
 inline = njit(forceinline=True, **_INSIDE)  # for functions over vectors
 
 
+def compiled(function: Callable[..., Any], kinds: Any, **options: Any) -> Any:
+    """A function compiled for arguments of these kinds, or loaded from the folder of
+    `building.py`."""
+    there, before = folder(), config.CACHE_DIR
+    try:
+        config.CACHE_DIR = str(there or "")
+        return njit([kinds], cache=there is not None, **options)(function)
+    finally:
+        config.CACHE_DIR = before
+
+
 def part(function: Any) -> Any:
-    """A part of a kernel, over arrays: compiled on first use, for the types in its annotations."""
+    """A part of a kernel, over arrays, for the types in its annotations: numba would compile it
+    again for every constant that it is called with."""
     kinds = [_TYPES[kind] for name, kind in function.__annotations__.items() if name != "return"]
-    made = njit(**_INSIDE)(function)
-    # numba would compile it again for every constant it is called with.
-    template = made.get_call_template
-    made.get_call_template = lambda arguments, keywords: template(tuple(kinds), {})
-    return made
+    return compiled(function, tuple(kinds), **_INSIDE)
 
 
 class _Vector(types.Type):
@@ -93,45 +100,58 @@ class _Model(models.PrimitiveModel):
         super().__init__(dmm, fe_type, _IR)
 
 
-def _made(result: Any, *kinds: Any, python: Any = None) -> Any:
-    """A function for kernels, or what an operator of Python does, by the code that builds it."""
+def _made(result: Any, **kinds: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A function for kernels, by the code that builds it from a context, a builder and values."""
 
-    def declare(code: Any) -> Any:
-        key = python or code
-        typed = {"key": key, "cases": [signature(result, *kinds)]}
-        infer_global(key, types.Function(type(code.__name__, (ConcreteTemplate,), typed)))
-        lower_builtin(key, *kinds)(lambda context, builder, _, args: code(context, builder, *args))
-        return key
+    def declare(code: Callable[..., Any]) -> Any:
+        def build(context: Any, builder: Any, _: Any, values: Any) -> Any:
+            return code(context, builder, *values)
+
+        def typed(context: Any, *given: Any) -> Any:
+            return result(*kinds.values()), build
+
+        parameter = partial(Parameter, kind=Parameter.POSITIONAL_OR_KEYWORD)
+        signature = Signature([parameter("context"), *map(parameter, kinds)])
+        vars(typed)["__signature__"] = signature  # numba counts the arguments by it
+        return intrinsic(typed)
 
     return declare
 
 
-for _python, _name in (
-    (operator.add, "fadd"),
-    (operator.sub, "fsub"),
-    (operator.mul, "fmul"),
-    (operator.truediv, "fdiv"),
-):
-    _made(vector, vector, vector, python=_python)(
-        lambda _, builder, a, b, name=_name: getattr(builder, name)(a, b)
-    )
+def _operator(python: Callable[..., Any], name: str) -> None:
+    """Let an operator of Python take two vectors."""
+
+    @_made(vector, a=vector, b=vector)
+    def apply(_: Any, builder: Any, a: Any, b: Any) -> Any:
+        return getattr(builder, name)(a, b)
+
+    @overload(python, strict=False, jit_options={"forceinline": True, **_INSIDE})
+    def of_vectors(a: Any, b: Any) -> Any:
+        return (lambda a, b: apply(a, b)) if a is vector and b is vector else None
 
 
-def _llvm(name: str, count: int) -> Any:
-    """One of LLVM's own functions of so many vectors."""
-    kind, full = ir.FunctionType(_IR, [_IR] * count), f"llvm.{name}.v{LANES}f32"
+_operator(operator.add, "fadd")
+_operator(operator.sub, "fsub")
+_operator(operator.mul, "fmul")
+_operator(operator.truediv, "fdiv")
 
-    @_made(vector, *[vector] * count)
-    def call(_: Any, builder: Any, *args: Any) -> Any:
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, full), args)
+
+def _llvm(name: str, *arguments: str) -> Any:
+    """One of LLVM's own functions of vectors."""
+    kind = ir.FunctionType(_IR, [_IR] * len(arguments))
+    full = f"llvm.{name}.v{LANES}f32"
+
+    @_made(vector, **dict.fromkeys(arguments, vector))
+    def call(_: Any, builder: Any, *values: Any) -> Any:
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, full), values)
 
     return call
 
 
-fma = _llvm("fmuladd", 3)  # a b + c, in one instruction where the CPU has it
-root = _llvm("sqrt", 1)
-signed_like = _llvm("copysign", 2)  # the size of the first with the sign of the second
-_rounded = _llvm("rint", 1)
+fma = _llvm("fmuladd", "a", "b", "c")  # a b + c, in one instruction where the CPU has it
+root = _llvm("sqrt", "a")
+signed_like = _llvm("copysign", "a", "b")  # the size of the first with the sign of the second
+_rounded = _llvm("rint", "a")
 
 
 def _number(context: Any, builder: Any, a: Any, i: Any) -> Any:
@@ -145,13 +165,13 @@ def _place(context: Any, builder: Any, a: Any, i: Any) -> Any:
     return builder.bitcast(_number(context, builder, a, at), _IR.as_pointer())
 
 
-@_made(vector, _TYPES[Floats], types.int64)
+@_made(vector, a=_TYPES[Floats], i=types.int64)
 def get(context: Any, builder: Any, a: Any, i: Any) -> Any:
     """The i-th vector of an array."""
     return builder.load(_place(context, builder, a, i), align=4)
 
 
-@_made(types.none, _TYPES[Floats], types.int64, vector)
+@_made(types.none, a=_TYPES[Floats], i=types.int64, x=vector)
 def put(context: Any, builder: Any, a: Any, i: Any, x: Any) -> Any:
     """Set the i-th vector of an array."""
     builder.store(x, _place(context, builder, a, i), align=4)
@@ -164,13 +184,13 @@ def _in_every_lane(builder: Any, x: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(_INT, [0] * LANES))
 
 
-@_made(vector, types.float32)
+@_made(vector, x=types.float32)
 def splat(_: Any, builder: Any, x: Any) -> Any:
     """A number in every lane."""
     return _in_every_lane(builder, x)
 
 
-@_made(vector, _TYPES[Floats], types.int64)
+@_made(vector, a=_TYPES[Floats], i=types.int64)
 def each(context: Any, builder: Any, a: Any, i: Any) -> Any:
     """The number a[i] in every lane, i >= 0: numba's own a[i] first checks for a negative index."""
     return _in_every_lane(builder, builder.load(_number(context, builder, a, i)))
@@ -182,19 +202,19 @@ def zero(_: Any, builder: Any) -> Any:
     return ir.Constant(_IR, None)
 
 
-@_made(vector, vector, vector)
+@_made(vector, a=vector, b=vector)
 def largest(_: Any, builder: Any, a: Any, b: Any) -> Any:
     """The larger of two, in each lane; b if either is NaN, so that a constant a keeps b's NaN."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-@_made(vector, vector, vector, vector, vector)
+@_made(vector, a=vector, b=vector, x=vector, y=vector)
 def where_less(_: Any, builder: Any, a: Any, b: Any, x: Any, y: Any) -> Any:
     """x where a < b, else y; also y if either is NaN."""
     return builder.select(builder.fcmp_ordered("<", a, b), x, y)
 
 
-@_made(types.float32, vector)
+@_made(types.float32, x=vector)
 def total(_: Any, builder: Any, x: Any) -> Any:
     """The sum of the lanes, by repeated halving."""
     width = LANES
@@ -206,11 +226,11 @@ def total(_: Any, builder: Any, x: Any) -> Any:
     return builder.extract_element(x, ir.Constant(ir.IntType(32), 0))
 
 
-@_made(vector, vector)
+@_made(vector, x=vector)
 def _power_of_two(_: Any, builder: Any, x: Any) -> Any:
     """2^x for integers x from -126 to 127, built from the bits of a float."""
-    whole = builder.add(builder.fptosi(x, _INT), ir.Constant(_INT, [127] * LANES))
-    return builder.bitcast(builder.shl(whole, ir.Constant(_INT, [23] * LANES)), _IR)
+    exponent = builder.add(builder.fptosi(x, _INT), ir.Constant(_INT, [127] * LANES))
+    return builder.bitcast(builder.shl(exponent, ir.Constant(_INT, [23] * LANES)), _IR)
 
 
 _F = np.float32

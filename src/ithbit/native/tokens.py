@@ -90,19 +90,19 @@ def collect(
 def take(
     layer: LayerArgs, table: Table, w: int, b: int, m: Floats, x: int, y: int, q: int, kv: int
 ) -> None:
-    """What a layer mixes: q at the tokens asked for, kv at all of them.
+    """What a layer mixes: q at the tokens whose output is wanted, kv at all of them.
 
     The first layer takes them, and x, from columns of the table; others map y by the weight w,
     whose first d rows give q, with the bias b or, if b < 0, none.
     """
-    p, d, tokens, asked = layer.p, layer.d, layer.tokens, layer.asked
-    width, mine = table.shape[1] - 2 * d, (tokens - asked) * d
+    p, d, tokens, outputs = layer.p, layer.d, layer.tokens, layer.outputs
+    width, mine = table.shape[1] - 2 * d, (tokens - outputs) * d
     if layer.first:
-        spread(table, 0, d, asked, m, x + mine)
-        spread(table, d, d, asked, m, q)
+        spread(table, 0, d, outputs, m, x + mine)
+        spread(table, d, d, outputs, m, q)
         spread(table, 2 * d, width, tokens, m, kv)
     else:
-        linear(p, w, b, m, y + mine, d, q, d, asked)
+        linear(p, w, b, m, y + mine, d, q, d, outputs)
         linear(p, w + d * d, b + d if b >= 0 else b, m, y, d, kv, width, tokens)
 
 
@@ -112,16 +112,16 @@ def take_back(
     gy: int,
 ) -> None:  # fmt: skip
     """The backward pass of `take`: gy += the gradient of y."""
-    p, gp, d, tokens, asked = layer.p, layer.gp, layer.d, layer.tokens, layer.asked
-    width, mine = d_table.shape[1] - 2 * d, (tokens - asked) * d
+    p, gp, d, tokens, outputs = layer.p, layer.gp, layer.d, layer.tokens, layer.outputs
+    width, mine = d_table.shape[1] - 2 * d, (tokens - outputs) * d
     if layer.first:
         sums = gp + len(p)
-        collect(d_table, 0, d, asked, m, gx + mine, sums)
-        collect(d_table, d, d, asked, m, gq, sums)
+        collect(d_table, 0, d, outputs, m, gx + mine, sums)
+        collect(d_table, d, d, outputs, m, gq, sums)
         collect(d_table, 2 * d, width, tokens, m, gkv, sums)
     else:
-        linear_back(p, w, m, gq, d, gy + mine, d, asked)
-        linear_weights(gp, w, b, m, gq, d, y + mine, d, asked)
+        linear_back(p, w, m, gq, d, gy + mine, d, outputs)
+        linear_weights(gp, w, b, m, gq, d, y + mine, d, outputs)
         linear_back(p, w + d * d, m, gkv, width, gy, d, tokens)
         linear_weights(gp, w + d * d, b + d if b >= 0 else b, m, gkv, width, y, d, tokens)
 

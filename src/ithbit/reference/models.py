@@ -28,8 +28,7 @@ from torch.overrides import TorchFunctionMode
 from ithbit.errors import IthbitError
 from ithbit.families import Task, family_named
 from ithbit.spec import ModelSpec
-from ithbit.tasks.indexing import n_tokens
-from ithbit.tasks.tokens import N_FEATURES
+from ithbit.tasks.indexing import N_FEATURES, n_tokens
 
 
 def build(spec: ModelSpec, device: torch.device | str = "cpu", seed: int = 0) -> "Reference":
@@ -152,7 +151,9 @@ def waves(rows: int, d: int) -> tuple[Tensor, Tensor]:
 def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The blocks: embedded tokens -> states, both batch token dim."""
     kind = family_named(spec.family).kind
-    if missing_library(spec):
+    if kind not in (*_OF_TRANSFORMERS, *_OF_TORCH):
+        raise IthbitError(f"there is no reference model for the family {spec.family}")
+    if not has_reference(spec):
         raise IthbitError(
             f"the reference of {spec.family} needs transformers, which is not installed; "
             "install ithbit[reference]"
@@ -163,8 +164,6 @@ def _body(spec: ModelSpec, device: torch.device) -> nn.Module:
         return nn.Sequential(*(LinearBlock(spec) for _ in range(spec.n_layers)))
     if kind == "gru":
         return ReferenceGru(spec.d_model, spec.d_model, spec.n_layers, batch_first=True)
-    if kind != "mamba2":
-        raise IthbitError(f"there is no reference model for the family {spec.family}")
     return _mamba2(spec, device)
 
 
@@ -236,10 +235,14 @@ class LinearBlock(nn.Module):
         return mixed.flatten(2)
 
 
-def missing_library(spec: ModelSpec) -> bool:
-    """Whether a family's library is not installed; GRU and linear attention need none."""
-    needed = family_named(spec.family).kind in ("softmax", "mamba2")
-    return needed and importlib.util.find_spec("transformers") is None
+_OF_TRANSFORMERS, _OF_TORCH = ("softmax", "mamba2"), ("linear", "gru")
+
+
+def has_reference(spec: ModelSpec) -> bool:
+    """Whether there is a reference model for the family, and its library is installed."""
+    kind = family_named(spec.family).kind
+    found = importlib.util.find_spec("transformers") is not None
+    return kind in _OF_TORCH or (kind in _OF_TRANSFORMERS and found)
 
 
 def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:

@@ -17,7 +17,7 @@ from ithbit.display import pluralize
 SOLVED = "in some epoch right on every held-out sample, the paper's criterion of success"
 WORDS = {  # letter in tables, and meaning
     "refuted": ("r", "a wrong answer was found"),
-    "not refuted": ("n", "a search found no wrong answer, which proves nothing"),
+    "not refuted": ("n", "a search found no wrong answer; that is no proof"),
     "bounded (unchecked)": ("b", "bounds say right on all inputs, unchecked by a second program"),
     "right on all inputs": ("a", "every input was tried, in float32"),
     "proved": ("p", "right on all inputs by a proof, by the record checked by a second program"),
@@ -48,6 +48,38 @@ class VerdictCounts:
     @property
     def tried(self) -> int:
         return sum(self.counts.values())
+
+    @property
+    def headline(self) -> str:
+        """What the runs show, in a sentence for a reader who knows no letters yet.
+
+        >>> VerdictCounts(20, 18, {"refuted": 13, "not refuted": 3, "proved": 2}).headline
+        '18 of 20 runs pass their held-out samples; of these, 13 answer some input wrong, 3 are not refuted, 2 are proved right on all inputs, by the record.'
+        >>> VerdictCounts(5, 0, {}).headline
+        'None of 5 runs passes its held-out samples.'
+        """  # noqa: E501
+        if not self.solved:
+            return f"None of {pluralize(self.runs, 'run')} passes its held-out samples."
+        verbs = {
+            "refuted": ("answers some input wrong", "answer some input wrong"),
+            "not refuted": ("is not refuted", "are not refuted"),
+            "bounded (unchecked)": ("is bounded, unchecked", "are bounded, unchecked"),
+            "right on all inputs": ("was right on all inputs", "were right on all inputs"),
+            "proved": (
+                "is proved right on all inputs, by the record",
+                "are proved right on all inputs, by the record",
+            ),
+        }
+        parts = [
+            f"{count:,} {verbs[word][count > 1]}" for word, count in self.counts.items() if count
+        ]
+        if untried := self.solved - self.tried:
+            parts.append(f"{untried:,} {('was', 'were')[untried > 1]} not tried on other inputs")
+        head = f"{self.solved:,} of {pluralize(self.runs, 'run')} pass their held-out samples"
+        rest = f"; of these, {', '.join(parts)}" if parts else ""
+        if not self.tried:
+            rest = "; none was tried on other inputs (`ithbit verify --all` does that)"
+        return f"{head}{rest}."
 
     def marks(self) -> str:
         """The counts of the words that apply to any, with their letters.

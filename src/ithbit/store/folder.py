@@ -203,8 +203,8 @@ class RunFolder:
             with translate_os_errors(self.path):
                 os.replace(path, aside)
             why = f"{type(error).__name__}: {error}"
-            said = f"the checkpoint of {self.run.name} is damaged ({why}); kept as {aside.name}"
-            return None, said
+            notice = f"the checkpoint of {self.run.name} is damaged ({why}); kept as {aside.name}"
+            return None, notice
         except OSError as error:  # a file that may not be read is not damaged
             raise StoreError(
                 f"cannot read {path}: {error.strerror or error}; make it readable, or move it away "

@@ -58,7 +58,7 @@ from ithbit.store.records import (
 )
 from ithbit.store.schema import ContradictionError, Field, UnreadableError, schema
 from ithbit.store.status import need_runs
-from ithbit.store.writing import in_memory, write_whole
+from ithbit.store.writing import in_memory, write_output
 
 _EPOCH = schema(Epoch)
 # Of the proof that a second implementation confirmed, if one did: without it none counts as such.
@@ -279,7 +279,7 @@ def export(records: Records, folder: Path, form: str) -> list[Path]:
     runs = runs.drop(name for name in FAILURE_KIND if runs[name].is_null().all())
     for name, frame in zip(names, (runs, records.histories()), strict=True):
         write = frame.write_parquet if form == "parquet" else frame.write_csv
-        paths.append(write_whole(folder / f"{name}.{form}", in_memory(write)))
+        paths.append(write_output(folder / f"{name}.{form}", in_memory(write)))
     return paths
 
 

@@ -15,7 +15,9 @@ from ithbit.store.reading import read_json
 from ithbit.store.records import Amount, Count, FromOne, Share
 from ithbit.store.schema import UnreadableError, read_as
 
-Ended = Literal["solved", "loss", "epochs", "time", "not finite", "failed"]  # time: may go on
+Ended = Literal[  # time: may go on
+    "solved", "loss", "epochs", "consistency", "time", "not finite", "failed"
+]
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,12 @@ def _run(data: dict[str, Any]) -> ProbedRun:
 
 
 def _count(runs: list[ProbedRun]) -> str:
-    """Solved runs out of all that could be run (earlier reports also list those that could not),
-    and how many ran out of time."""
-    ended = [run for run in runs if run.stopped_by != "failed"]
-    short = sum(run.stopped_by == "time" and not run.solved for run in ended)
-    found = f"{sum(run.solved for run in ended)}/{len(ended)}" if ended else "none could be run"
-    return found + (f" ({short} stopped before their end)" if short else "")
+    """Solved runs out of all that ended (earlier reports also list those that could not be run),
+    and how many are unfinished."""
+    ran = [run for run in runs if run.stopped_by != "failed"]
+    ended = [run for run in ran if run.solved or run.stopped_by != "time"]
+    found = f"{sum(run.solved for run in ended)}/{len(ended)}" if ran else "none could be run"
+    return found + (f" ({len(ran) - len(ended)} unfinished)" if len(ran) > len(ended) else "")
 
 
 def _line(data: dict[str, Any]) -> Probed:

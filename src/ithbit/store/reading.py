@@ -213,8 +213,8 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     run = check_spec(model, spec["seed"], protocol, file)
     if record["name"] != run.name:
         raise UnreadableError(f"{file} has the name of another run: {record['name']!r:.80}")
-    is_whole = _is_whole(model, ModelSpec) and _is_whole(protocol, Protocol)
-    if is_whole and run.run_id != record["run_id"]:
+    is_complete = _is_complete(model, ModelSpec) and _is_complete(protocol, Protocol)
+    if is_complete and run.run_id != record["run_id"]:
         raise UnreadableError(f"{file} has another spelling of the spec of {run.folder}")
     own = f"{run.name}-{record['run_id']}"
     if os.path.basename(folder) != own:
@@ -225,7 +225,7 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
         raise CopyError(f"it is a copy of {own}, {what}")
 
 
-def _is_whole(part: Data, kind: type) -> bool:
+def _is_complete(part: Data, kind: type) -> bool:
     """Whether a part of a spec has the fields of this version: no others, and none missing."""
     needed = {name for name, field in schema(kind).items() if field.must_be}
     return needed <= part.keys() <= schema(kind).keys()

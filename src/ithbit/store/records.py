@@ -16,7 +16,7 @@ from ithbit.store.schema import MAX_FLOAT, MAX_INT, built
 SCHEMA = 1
 _NOT_FINITE = "the loss is not finite"  # how the error of a run that diverged begins
 
-StoppedBy = Literal["loss", "epochs", "solved"]
+StoppedBy = Literal["loss", "epochs", "solved", "consistency"]
 FailureKind = Literal["diverged", "error"]
 PROVED, BOUNDED = "proved on all inputs", "bounded (unchecked)"  # verdicts that rest on a proof
 SECOND = "second implementation"  # how a proof was checked; only then it is one
@@ -98,6 +98,12 @@ class Result:
     def solved(self) -> bool:
         return self.max_accuracy == 1.0
 
+    @property
+    def stepper(self) -> str:
+        """What took the steps: stacked (if nothing is recorded, too), kernels, compiled or module;
+        or `CONSTRUCTION`."""
+        return str(self.environment.get("path", "stacked"))
+
     def structured_sentence(self) -> str | None:
         """How the final weights do on structured inputs, in words; None if they were not tried."""
         if self.structured_tried is None:
@@ -111,6 +117,9 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         return _to_json(self) | {"solved": self.solved}
+
+
+CONSTRUCTION = "construction"  # in place of a stepper, for explicit weights
 
 
 @dataclass(frozen=True)
@@ -237,8 +246,8 @@ class Proof:
                 sure = "" if self.checked else " by the bounds of the search alone"
                 return f"wrong in real arithmetic at {self.found_at}{sure} ({effort})"
             case "open" if self.refused:
-                said = "the search closed all inputs, but its certificate does not hold"
-                return f"{said}: {self.refused}"
+                reason = "the search closed all inputs, but its certificate does not hold"
+                return f"{reason}: {self.refused}"
             case "open":
                 closed = f"bounds above 0 on {lower_percent(self.share_closed)} of all inputs"
                 return f"{closed}, the rest open ({effort})"

@@ -45,7 +45,7 @@ def _write_and_move(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes) -> Path:
+def write_output(path: Path, content: bytes) -> Path:
     """Write a file that the user asked for, creating its folders. Raises `OutputError`."""
     try:
         if path.is_dir():
@@ -63,8 +63,8 @@ def write_whole(path: Path, content: bytes) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Like `write_whole`, for UTF-8 text."""
-    return write_whole(path, text.encode())
+    """Like `write_output`, for UTF-8 text."""
+    return write_output(path, text.encode())
 
 
 def check_writable(path: Path) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from ithbit.engine.device import Device
 from ithbit.engine.outcomes import forget_failures, record_failure
 from ithbit.engine.training_context import Event, Notice, StopRequest, Watcher
-from ithbit.errors import ClusterError, first_of
+from ithbit.errors import ClusterError, SpecError, first_of
+from ithbit.models.layer_source import is_session_only
 from ithbit.spec import RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
@@ -22,7 +23,7 @@ from ithbit.sweeps.executors.ledger import Handle, Job, Ledger, Share
 from ithbit.sweeps.executors.slurm import Slurm
 from ithbit.sweeps.processes import MAX_ATTEMPTS
 from ithbit.sweeps.runner import group
-from ithbit.sweeps.threads import thread_safe_watcher
+from ithbit.sweeps.threads import Stack, stacks_per_process, thread_safe_watcher
 
 MAX_RELEASES = 3  # of a share that is held after a failed launch; then it is resubmitted
 SETTLE_SECONDS = 5.0  # out of the queue before a share counts as ended: files may appear late
@@ -48,6 +49,11 @@ class ClusterSweep:
     ) -> None:
         check_store(store)
         self.runs = list(dict.fromkeys(runs))
+        if is_session_only(self.runs):
+            raise SpecError(
+                "a layer or family of these runs exists only in this Python process, so no job of "
+                "a cluster can train it; put it in a file, or train here"
+            )
         self.store, self.cluster, self.device = store.resolve(), cluster, device
         self.runs_per_job, self.retry_failed = runs_per_job, retry_failed
         # A remark is reported once, not at every query.
@@ -113,8 +119,7 @@ class ClusterSweep:
             fresh, lost, settling = self._missing(submitted, live)
             n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
             _raise_problems(lost)
-            stacks = group(fresh, self.device, n_workers=1, size=self.runs_per_job)
-            shares = [self._share(stack) for stack in stacks]
+            shares = [self._share(runs) for runs in tasks(fresh, self.device, self.runs_per_job)]
             for share, runs in lost.items():
                 shares += self._replacements(share, runs)
             return n_live + self._submit_shares(shares, lock, n_live, patient), settling
@@ -248,6 +253,18 @@ class ClusterSweep:
 
     def _remark(self, text: str) -> None:
         self.watch(Event(self.runs[0], Notice(text)))
+
+
+def tasks(
+    runs: Iterable[RunSpec], device: Device, runs_per_task: int | None = None
+) -> list[list[RunSpec]]:
+    """The runs of each task: as many stacks as one process trains at once, one on a CPU and several
+    on a GPU; or as many runs of one spec as asked for."""
+    stacks: list[Stack] = group(runs, device, n_workers=1, size=runs_per_task)
+    each = 1 if runs_per_task else stacks_per_process(device.torch.type)
+    n_tasks = -(-len(stacks) // each)
+    # Dealt in turn, since stacks come largest first: tasks take about the same time.
+    return [[run for stack in stacks[k::n_tasks] for run in stack] for k in range(n_tasks)]
 
 
 def _raise_problems(lost: Iterable[Share]) -> None:

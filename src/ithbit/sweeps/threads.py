@@ -117,9 +117,10 @@ def train_in_threads(
     context: TrainingContext,
     n_threads: int,
     ready: Callable[[RunSpec], bool] = lambda run: True,
+    when_busy: Callable[[Stack], None] = lambda stack: None,
 ) -> None:
     """Train stacks in order, `n_threads` at once; one that is not ready lets others go first, and
-    runs held by another process are waited for."""
+    runs held by another process are waited for: `when_busy` is called at each such wait."""
     ends: list[BaseException | None] = []  # how each thread ended
 
     def work() -> None:
@@ -135,6 +136,7 @@ def train_in_threads(
                     stop = context.stop.within(seconds)
                     turns.requeue_unfinished(train_cell(stack, replace(context, stop=stop)))
                 except BusyError:
+                    when_busy(stack)
                     turns.requeue(stack)
                     time.sleep(BUSY_SECONDS)
         except BaseException as error:

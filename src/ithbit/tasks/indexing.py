@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ithbit.errors import SpecError
 from ithbit.families import Task, task_named
 
+N_FEATURES = 6  # numbers that stand for a token, see `tokens.py`
+
 
 @dataclass(frozen=True)
 class Instance:

@@ -109,6 +109,40 @@ def draw_examples(
     return Examples(bits, index)
 
 
+def paired(examples: Examples) -> Examples:
+    """The examples, where each of the second half takes over the index, and the bit there, of its
+    partner in the first half; its other bits stay. Of an odd number the last stays as it is.
+
+    >>> drawn = paired(draw_examples(stream_keys([0]), n_bits=4, first=0, count=5))
+    >>> drawn.index.tolist(), drawn.answer.tolist()
+    ([[3, 2, 3, 2, 2]], [[1, 1, 1, 1, 0]])
+    """
+    half = examples.index.shape[1] // 2
+    one, other = examples.bits[:, :half], examples.bits[:, half : 2 * half]
+    index = examples.index[:, :half]
+    at = (index - 1).unsqueeze(-1)
+    other = other.scatter(-1, at, one.gather(-1, at))
+    return Examples(
+        torch.cat([one, other, examples.bits[:, 2 * half :]], 1),
+        torch.cat([index, index, examples.index[:, 2 * half :]], 1),
+    )
+
+
+def with_flips(examples: Examples, places: Tensor) -> Examples:
+    """Each example, followed by copies of it with a single bit flipped: that at the first place,
+    at the second, and so on. Places (seed flip) count from 0.
+
+    >>> drawn = draw_examples(stream_keys([0]), n_bits=3, first=0, count=1)
+    >>> with_flips(drawn, torch.tensor([[0, 2]])).bits.tolist()
+    [[[0, 1, 1], [1, 1, 1], [0, 1, 0]]]
+    """
+    flips = torch.nn.functional.one_hot(places, examples.bits.shape[-1]).to(torch.uint8)
+    flips = torch.cat([torch.zeros_like(flips[:, :1]), flips], 1)
+    bits = examples.bits.unsqueeze(2) ^ flips.unsqueeze(1)
+    index = examples.index.unsqueeze(2).expand(bits.shape[:-1])
+    return Examples(bits.flatten(1, 2), index.flatten(1, 2))
+
+
 def draw_densities(keys: Tensor, n_bits: int, first: int, count: int) -> Examples:
     """Examples drawn as odd mixed ones are, whatever their number: two densities with a cut, and a
     uniform index."""

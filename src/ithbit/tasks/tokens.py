@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ithbit.families import Task
-
-N_FEATURES = 6
+from ithbit.tasks.indexing import N_FEATURES
 
 
 @dataclass(frozen=True)

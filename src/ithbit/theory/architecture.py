@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from ithbit.display import pluralize
 from ithbit.errors import SpecError, check_numbers, raise_problems
 from ithbit.families import FAMILIES, Family, family_named
+from ithbit.layouts import MAMBA2, SOFTMAX
 
 Model = Literal["formal", "trained"]
 _OTHER: dict[Model, Model] = {"formal": "trained", "trained": "formal"}
@@ -66,9 +67,9 @@ class Architecture:
     feature: Feature = "elu"  # formal linear attention only: ELU+1 or ReLU+1
     # Formal SSM only: A(x), B(x) affine in x, or A constant and B linear.
     transition: Transition = "affine"
-    activation: Activation = "gelu"  # trained attention only: the feed-forward part
+    activation: Activation = SOFTMAX.activation  # trained attention only: the feed-forward part
     state: int = 16  # mamba2 only
-    conv: int = 3  # mamba2 only
+    conv: int = MAMBA2.taps  # mamba2 only
 
     def __post_init__(self) -> None:
         check_numbers("architecture", self, {"n_layers": "layers", "hidden": "ff"})

@@ -261,6 +261,8 @@ def _trained_from_json(content: Json, weights: Json) -> TrainedSolution:
     found = (spec.task, spec.family, spec.n_bits)
     if found != (content["task"], content["family"], content["n"]):
         raise SpecError(f"task, family and n do not match the spec: {' '.join(map(str, found))}")
+    if spec.n_layers > len(weights):  # of each layer there are some; the names alone fill memory
+        raise SpecError(f"it has {spec.n_layers:,} layers, but {len(weights):,} arrays of weights")
     known = {name: len(shape) for name, shape in shapes(spec).items()}
     arrays = {name: _array(value, known.get(name, 1)) for name, value in weights.items()}
     return TrainedSolution(spec, arrays, content["theorem"], content["variant"])

@@ -48,6 +48,7 @@ class Complexity(Printable):
     logarithms: int = 0
     error_functions: int = 0
     position: int | None = None  # k, if the fingerprint grows with it: no bound follows
+    holds: tuple[str, ...] = ()  # what follows for a recall task, in sentences
 
     @property
     def total(self) -> int:
@@ -65,6 +66,7 @@ class Complexity(Printable):
             **self.arch.to_json(),
             "fingerprint": self.kept,
             **{name: getattr(self, name) for name in (*numbers, "total", "position", "covered")},
+            "holds": list(self.holds),
         }
 
     def render(self) -> Iterator[str]:
@@ -86,6 +88,7 @@ class Complexity(Printable):
                 "sqrt, log and erf are not operations of the paper's Definition 1: Theorem 12a "
                 "does not apply as stated, the counting theorem of `ithbit bound` does."
             )
+        yield from self.holds
 
 
 def mlp_operations(*widths: int) -> int:

@@ -22,6 +22,7 @@ from ithbit.theory.architecture import (
 from ithbit.theory.bounds import Route, bound, growth
 from ithbit.theory.certificate import Certificate
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED, entry_of
+from ithbit.theory.recall.verdicts import RecallTable
 from ithbit.theory.verdicts import certificate_record, explicit_weights, lower_theorem
 
 DEPTHS_SHOWN = (1, 2, 3, 4)
@@ -98,14 +99,23 @@ def _marked(route: Route) -> str:
 
 
 class VerdictTable(Printable, list[SummaryEntry]):
-    """The paper's summary table, derived: one entry per task and family."""
+    """The paper's summary table, derived: one entry per task and family. For formal layers,
+    `recall` has the other recall tasks."""
 
-    def __init__(self, entries: Iterable[SummaryEntry], n: int, layers: str, sizes: str) -> None:
+    def __init__(
+        self,
+        entries: Iterable[SummaryEntry],
+        n: int,
+        layers: str,
+        sizes: str,
+        recall: RecallTable | None = None,
+    ) -> None:
         super().__init__(entries)
-        self.n, self.layers, self.sizes = n, layers, sizes
+        self.n, self.layers, self.sizes, self.recall = n, layers, sizes, recall
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [entry.to_json() for entry in self]
+        more = [] if self.recall is None else self.recall.to_json()
+        return [entry.to_json() for entry in self] + more
 
     def render(self) -> Iterator[Any]:
         from rich.box import SIMPLE_HEAD
@@ -136,6 +146,9 @@ class VerdictTable(Printable, list[SummaryEntry]):
                 "n* of trained attention and Mamba2 is conditional on how the block is built; "
                 "`ithbit bound`\nlists the conditions."
             )
+        if self.recall is not None:
+            yield ""
+            yield from self.recall.render()
 
 
 def table(
@@ -160,7 +173,8 @@ def table(
     shown += [pluralize(heads, "head")] if heads is not None else []
     shown += [f"state {state}"] if model == "trained" else []
     named = FORMAL if model == "formal" else "layers as trained"
-    return VerdictTable(entries, n_bits, named, ", ".join(shown))
+    recall = RecallTable(width=width, hidden=hidden, heads=heads) if model == "formal" else None
+    return VerdictTable(entries, n_bits, named, ", ".join(shown), recall)
 
 
 def _entry(task: Task, one: Architecture, n_bits: int) -> SummaryEntry:

@@ -9,18 +9,17 @@ Arrays are `batch token dim`; parameters are named as in `models/classifier.py`.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from ithbit.families import FAMILIES
+from ithbit.layouts import LINEAR, MAMBA2, SOFTMAX, model_shapes
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import SLICE, Array, Gru, Trace, features, sigmoid
 
 Params = dict[str, Array]
 
-BERT_EPS, LINEAR_EPS, MAMBA_EPS = 1e-12, 1e-5, 1e-5  # inside the norms' square roots
-DENOMINATOR_EPS = 1e-6  # of linear attention
-CONV_WIDTH = 3
 _SHOWN = 64  # attention maps are kept for at most this many tokens
 
 
@@ -30,31 +29,7 @@ def shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     >>> shapes(ModelSpec("rhi", "gru", n_bits=4, d_model=2))["blocks.0.ih.weight"]
     (6, 2)
     """
-    d, m, kind = spec.d_model, spec.d_ff, FAMILIES[spec.family].kind
-    found: dict[str, tuple[int, ...]] = {"embed": (d, 6), "positions.polynomial": (d, 2)}
-    norm = {"norm1.weight": (d,), "norm1.bias": (d,), "norm2.weight": (d,), "norm2.bias": (d,)}
-    block: dict[str, tuple[int, ...]]
-    if kind == "softmax":
-        found |= {"enter.type": (d,), "enter.norm.weight": (d,), "enter.norm.bias": (d,)}
-        block = {"qkv.weight": (3 * d, d), "qkv.bias": (3 * d,), "out.weight": (d, d)}
-        block |= {"out.bias": (d,), "up.weight": (m, d), "up.bias": (m,)}
-        block |= {"down.weight": (d, m), "down.bias": (d,)} | norm
-    elif kind == "linear":
-        block = {"qkv.weight": (3 * d, d), "out.weight": (d, d), "up.weight": (m, d)}
-        block |= {"up.bias": (m,), "down.weight": (d, m), "down.bias": (d,)} | norm
-    elif kind == "gru":
-        block = {"ih.weight": (3 * d, d), "hh.weight": (3 * d, d)}
-        block |= {"ih.bias": (3 * d,), "hh.bias": (3 * d,)}
-    else:
-        heads, conv = spec.n_heads, d + 2 * spec.d_state
-        block = {"norm.weight": (d,), "in.weight": (d + conv + heads, d)}
-        block |= {"conv.weight": (CONV_WIDTH, conv), "conv.bias": (conv,), "dt_bias": (heads,)}
-        block |= {"a_log": (heads,), "skip": (heads,), "gate_norm.weight": (d,)}
-        block |= {"out.weight": (d, d)}
-        found |= {"leave.norm.weight": (d,), "leave.unused_word": (d,)}
-    for layer in range(spec.n_layers):
-        found |= {f"blocks.{layer}.{name}": shape for name, shape in block.items()}
-    return found | {"head.weight": (1, d), "head.bias": (1,)}
+    return model_shapes(replace(spec, positions="polynomial"))
 
 
 def forward(
@@ -63,7 +38,7 @@ def forward(
     """The head's input and a trace per block; `last` lets the last block skip earlier tokens."""
     kind = FAMILIES[spec.family].kind
     if kind == "softmax":
-        x = _layer_norm(x + params["enter.type"], params, "enter.norm", BERT_EPS)
+        x = _layer_norm(x + params["enter.type"], params, "enter.norm", SOFTMAX.norm_eps)
     block = {"softmax": _bert, "linear": _linear, "gru": _gru}.get(kind, _mamba2)
     traces = []
     for layer in range(spec.n_layers):
@@ -72,7 +47,7 @@ def forward(
         traces.append(block(own, spec, x, last and layer == spec.n_layers - 1))
         x = traces[-1].output
     if kind == "mamba2":
-        x = _rms_norm(x, params["leave.norm.weight"], MAMBA_EPS)
+        x = _rms_norm(x, params["leave.norm.weight"], MAMBA2.norm_eps)
     return x, tuple(traces)
 
 
@@ -150,25 +125,25 @@ def _bert(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
 
     mixed, attention = _attend(spec, q, k, v, weigh)
     x = x + mixed @ params["out.weight"].T + params["out.bias"]
-    x = _layer_norm(x, params, "norm1", BERT_EPS)
-    x = _layer_norm(x + _feed_forward(x, params), params, "norm2", BERT_EPS)
+    x = _layer_norm(x, params, "norm1", SOFTMAX.norm_eps)
+    x = _layer_norm(x + _feed_forward(x, params), params, "norm2", SOFTMAX.norm_eps)
     return Trace(x, attention=attention)
 
 
 def _linear(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
-    normal = _layer_norm(x, params, "norm1", LINEAR_EPS)
+    normal = _layer_norm(x, params, "norm1", LINEAR.norm_eps)
     q, k, v = np.split(normal @ params["qkv.weight"].T, 3, axis=-1)
     x, q = (x[:, -1:], q[:, -1:]) if last else (x, q)
-    q, k = (features("elu+1", t) for t in (q, k))
+    q, k = (features(LINEAR.feature, t) for t in (q, k))
 
     def weigh(products: Array, seen: Array) -> Array:
         products = products * seen
-        total = products.sum(-1, keepdims=True) + x.dtype.type(DENOMINATOR_EPS)
+        total = products.sum(-1, keepdims=True) + x.dtype.type(LINEAR.denominator_eps)
         return products / total
 
     mixed, attention = _attend(spec, q, k, v, weigh)
     x = x + mixed @ params["out.weight"].T
-    x = x + _feed_forward(_layer_norm(x, params, "norm2", LINEAR_EPS), params)
+    x = x + _feed_forward(_layer_norm(x, params, "norm2", LINEAR.norm_eps), params)
     return Trace(x, attention=attention)
 
 
@@ -183,11 +158,11 @@ def _silu(x: Array) -> Array:
 
 def _mamba2(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
     d, state, heads = spec.d_model, spec.d_state, spec.n_heads
-    projected = _rms_norm(x, params["norm.weight"], MAMBA_EPS) @ params["in.weight"].T
+    projected = _rms_norm(x, params["norm.weight"], MAMBA2.norm_eps) @ params["in.weight"].T
     gate, mixed, dt = np.split(projected, [d, 2 * d + 2 * state], axis=-1)
-    padded = np.pad(mixed, ((0, 0), (CONV_WIDTH - 1, 0), (0, 0)))
+    padded = np.pad(mixed, ((0, 0), (MAMBA2.taps - 1, 0), (0, 0)))
     taps = [
-        padded[:, tap : tap + x.shape[1]] * params["conv.weight"][tap] for tap in range(CONV_WIDTH)
+        padded[:, tap : tap + x.shape[1]] * params["conv.weight"][tap] for tap in range(MAMBA2.taps)
     ]
     mixed = _silu(sum(taps, params["conv.bias"]))
     inner, B, C = np.split(mixed, [d, d + state], axis=-1)
@@ -201,6 +176,6 @@ def _mamba2(params: Params, spec: ModelSpec, x: Array, last: bool) -> Trace:
         kept = decay[:, t, :, None, None] * kept + written
         y[:, t] = (kept * C[:, t, None, None]).sum(-1)
     y = (y + params["skip"][:, None] * inner).reshape(x.shape)
-    y = _rms_norm(y * _silu(gate), params["gate_norm.weight"], MAMBA_EPS)
+    y = _rms_norm(y * _silu(gate), params["gate_norm.weight"], MAMBA2.norm_eps)
     out = x + y @ params["out.weight"].T
     return Trace(out, states=y)

@@ -349,8 +349,8 @@ def _by_bounds(task: Task, arch: Architecture, n_bits: int, settled: Settled) ->
         return Verdict(task, arch, n_bits, "impossible", because, theorem, route=route)
     paper = f" ({theorem})" if theorem and arch.model == "formal" else ""
     because = (
-        f"{settled.missing}; impossible past n* = {route.n_star:,}{paper}, but at n = {n_bits:,} "
-        "that bound is vacuous"
+        f"{settled.missing}; impossible past n* = {route.n_star:,}{paper}, not ruled out at n = "
+        f"{n_bits:,}"
     )
     return Verdict(task, arch, n_bits, "open", because, None, route=route)
 

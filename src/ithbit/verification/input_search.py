@@ -161,16 +161,16 @@ def evaluate_singly(model: Model, cases: list[Case], device: torch.device) -> li
 
 
 @torch.no_grad()
-def agree(model: Model, plain: Model, found: Verification, seed: int = 0) -> bool:
-    """Whether the plain models say the same on a CPU: of a counterexample that it is wrong, else of
-    every logit what `model` says, to within half of the least margin. Tried are the input of least
+def agree(model: Model, stacked: Model, found: Verification, seed: int = 0) -> bool:
+    """Whether the stacked models agree on a CPU: on a counterexample that it is wrong, else on
+    every logit with `model`, to within half of the least margin. Tried are the input of least
     margin, its neighbours and random inputs, or all of them if they are few.
 
     Both round: with weights that make much of the last digits, either may be far from the other.
     """
     cpu, n = torch.device("cpu"), found.n_bits
     if found.counterexample is not None:
-        return not evaluate_singly(plain, [found.counterexample], cpu)[0].right
+        return not evaluate_singly(stacked, [found.counterexample], cpu)[0].right
     if found.verdict == "unsettled":
         return True
     bits, index = tensors([found.worst], cpu)
@@ -187,7 +187,7 @@ def agree(model: Model, plain: Model, found: Verification, seed: int = 0) -> boo
     with one_thread():
         pairs = zip(bits.split(_CPU_CHUNK), index.split(_CPU_CHUNK), strict=True)
         least = margin_key(found.worst)
-        near = (2 * (model(*pair) - plain(*pair)).abs() <= least for pair in pairs)
+        near = (2 * (model(*pair) - stacked(*pair)).abs() <= least for pair in pairs)
         return all(bool(each.all()) for each in near)
 
 

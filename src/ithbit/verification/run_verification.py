@@ -4,8 +4,8 @@ In order: structured inputs, densities, descent from the least margins, strings 
 descent again (`input_search.py`); then all inputs, or a search within the budget. The first wrong
 answer ends it, unless all are to be counted.
 
-Compiled code has the plain models check its words: where it differs from them by more than half of
-the least margin, all is tried again with the plain models.
+What compiled code finds is checked by the stacked models: where the two differ by more than half of
+the least margin, everything is tried again with the stacked models.
 
 The record is `verification.json` in the run folder. What it says is *observed*: float evaluation of
 the stored weights on the device and in the dtype that it names, input by input. It does not certify
@@ -35,7 +35,7 @@ from ithbit.engine.memory import need_memory
 from ithbit.engine.steppers import StepperName
 from ithbit.engine.steppers.choice import evaluator_here
 from ithbit.errors import SpecError, TooLargeError
-from ithbit.models.classifier import logits as plain_logits
+from ithbit.models.classifier import logits as stacked_logits
 from ithbit.models.classifier import with_buffers
 from ithbit.models.stacked import Params
 from ithbit.models.user_code import explained
@@ -185,31 +185,31 @@ def params_of(run: RunSpec, weights: bytes) -> Params:
     return {name: params[name] for name in names}  # safetensors gives them in any order
 
 
-def model_of(run: RunSpec, weights: bytes, device: torch.device, plain: bool = False) -> Model:
-    """The trained model of a run as a function of inputs, in float32; with `plain`, by the plain
-    models."""
-    return _model_and_code(run, weights, device, plain)[0]
+def model_of(run: RunSpec, weights: bytes, device: torch.device, stacked: bool = False) -> Model:
+    """The trained model of a run as a function of inputs, in float32; with `stacked`, always by
+    the stacked models."""
+    return _model_and_code(run, weights, device, stacked)[0]
 
 
 def _model_and_code(
-    run: RunSpec, weights: bytes, device: torch.device, plain: bool = False
+    run: RunSpec, weights: bytes, device: torch.device, stacked: bool = False
 ) -> tuple[Model, StepperName]:
     """The trained model of a run, and the code that evaluates it."""
     params = params_of(run, weights)
-    stack = {name: value.unsqueeze(0).to(device) for name, value in params.items()}
-    stacked = with_buffers(stack, run.model, [run.seed])
+    one_seed = {name: value.unsqueeze(0).to(device) for name, value in params.items()}
+    stack = with_buffers(one_seed, run.model, [run.seed])
     table = token_table(run.model.task, run.model.n_bits, device=device)
     code: StepperName
     logits: Logits
-    logits, code = plain_logits, "stacked"
-    if not plain:
-        logits, code = evaluator_here(run.model, stacked, device)
+    logits, code = stacked_logits, "stacked"
+    if not stacked:
+        logits, code = evaluator_here(run.model, stack, device)
 
     def model(bits: Tensor, index: Tensor) -> Tensor:
         size = batch_that_fits(run.model, bits.shape[1], len(index))
         parts = map(Examples, bits[None].split(size, 1), index[None].split(size, 1))
         with explained(f"{run.model.family} fails") if run.model.code else nullcontext():
-            return torch.cat([logits(stacked, run.model, table, part)[0] for part in parts])
+            return torch.cat([logits(stack, run.model, table, part)[0] for part in parts])
 
     return model, code
 
@@ -253,12 +253,12 @@ def try_inputs(
 
     found = verify_by(model)
     if code == "compiled":
-        plain = model_of(run, weights, where, plain=True)
-        if not input_search.agree(model, plain, found, seed):
-            was, found, code = found, verify_by(plain), "stacked"
+        stacked = model_of(run, weights, where, stacked=True)
+        if not input_search.agree(model, stacked, found, seed):
+            was, found, code = found, verify_by(stacked), "stacked"
             if was.verdict in WRONG and found.verdict not in WRONG:
                 found = replace(found, verdict="unsettled")
-    environment = describe_environment(device) | {"path": code}
+    environment = describe_environment(device, code)
     record = VerificationRecord(
         *(run.run_id, run.name, stored.weights_sha256, "float32", budget, seed),
         found,

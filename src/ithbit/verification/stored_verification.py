@@ -17,7 +17,7 @@ from ithbit.store.records import VerificationRecord
 from ithbit.store.schema import UnreadableError
 from ithbit.verification.proofs import run_proof
 from ithbit.verification.proofs.branch_and_bound import Found
-from ithbit.verification.proofs.certificate import OneByOne
+from ithbit.verification.proofs.leaf_checks import OneByOne
 from ithbit.verification.record_merging import is_enough, may_be_proved, merge_with_stored
 from ithbit.verification.run_verification import try_inputs
 from ithbit.verification.stored_run import StoredRun

@@ -238,7 +238,7 @@ def test_theory_stands_beside_training(paper_records: Records) -> None:
     assert possible[-1] == "4/5"  # published
     hopeless = re.findall(r"<td[^>]*>(.*?)</td>", cells["RHI", "4", "GRU"])
     assert hopeless[1] == "ω(1)"
-    assert hopeless[2].startswith("open, impossible past n = ")
+    assert hopeless[2].startswith("not ruled out up to n = ")
     assert hopeless[4] == "<b>0</b>/5"
 
 

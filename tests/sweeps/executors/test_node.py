@@ -47,6 +47,23 @@ def test_trains_its_runs_and_leaves_a_trace(tmp_path):
     assert result.read_bytes() == before
 
 
+def test_several_stacks_in_one_share_and_one_that_another_process_left_locked(tmp_path):
+    """The second stack's run is locked by a dead node's lock, which is removed."""
+    other = replace(QUICK, model=replace(QUICK.model, task="lhi"))
+    alone, batch = batch_of(tmp_path / "alone", other), batch_of(tmp_path / "both", QUICK, other)
+    train_share(alone.path, 0)
+    folder = RunFolder(batch.store, other)
+    folder.create()
+    with folder.claimed():
+        for file in folder.path.iterdir():
+            os.utime(file, (0, 0))
+        train_share(batch.path, 0)
+    for run in (QUICK, other):
+        assert isinstance(RunFolder(batch.store, run).result(), Result)
+    one, two = (RunFolder(b.store, other).path / "weights.safetensors" for b in (alone, batch))
+    assert one.read_bytes() == two.read_bytes()
+
+
 def test_a_batch_that_is_gone_is_nothing_to_do(tmp_path, capsys):
     train_share(tmp_path / ".jobs" / "00001-ab.json", 0)
     assert "is gone" in capsys.readouterr().out

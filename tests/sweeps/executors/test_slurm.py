@@ -12,6 +12,7 @@ from ithbit.spec import ModelSpec, RunSpec
 from ithbit.sweeps.executors.ledger import Batch, Job, Share
 from ithbit.sweeps.executors.slurm import (
     Slurm,
+    SlurmOptions,
     array_limit,
     job_script,
     parse_queue,
@@ -24,7 +25,7 @@ GPU_BATCH = Batch("00002-ab12", Path("/data/my runs"), "cuda", (Share((RUN,)),))
 
 
 def test_a_batch_is_an_array_named_after_it():
-    words = sbatch_command(BATCH, {})
+    words = sbatch_command(BATCH, SlurmOptions())
     assert words[0] == "sbatch"
     assert {"--array=0-1", "--job-name=ithbit-00002-ab12", "--requeue", "--parsable"} <= {*words}
     assert "--output=/data/my runs/.jobs/00002-ab12/%a.log" in words
@@ -33,25 +34,26 @@ def test_a_batch_is_an_array_named_after_it():
 
 def test_a_percent_sign_in_the_store_is_no_pattern():
     batch = Batch("00001-cd", Path("/data/50%a"), "cpu", BATCH.shares)
-    assert "--output=/data/50%%a/.jobs/00001-cd/%a.log" in sbatch_command(batch, {})
+    assert "--output=/data/50%%a/.jobs/00001-cd/%a.log" in sbatch_command(batch, SlurmOptions())
 
 
 def test_options_are_passed_on_and_count_more_than_ours():
-    words = sbatch_command(BATCH, {"partition": "gpu", "exclusive": True, "cpus-per-task": "4"})
+    options = SlurmOptions({"partition": "gpu", "exclusive": True, "cpus-per-task": "4"})
+    words = sbatch_command(BATCH, options)
     assert words[-3:] == ["--partition=gpu", "--exclusive", "--cpus-per-task=4"]
     assert "--cpus-per-task=1" not in words
 
 
 def test_jobs_at_once():
-    assert "--array=0-1%7" in sbatch_command(BATCH, {}, at_once=7)
+    assert "--array=0-1%7" in sbatch_command(BATCH, SlurmOptions(), at_once=7)
 
 
 def test_a_gpu_for_each_job_unless_the_user_chooses_it():
-    assert "--gres=gpu:1" in sbatch_command(GPU_BATCH, {})
+    assert "--gres=gpu:1" in sbatch_command(GPU_BATCH, SlurmOptions())
     for options in ({"gres": "gpu:a100:1"}, {"gpus": "1"}, {"gpus-per-task": "1"}):
-        words = sbatch_command(GPU_BATCH, options)
+        words = sbatch_command(GPU_BATCH, SlurmOptions(options))
         assert sum("gpu" in word for word in words) == 1
-    assert "--gres=gpu:1" not in sbatch_command(GPU_BATCH, {"gres": "gpu:2"})
+    assert "--gres=gpu:1" not in sbatch_command(GPU_BATCH, SlurmOptions({"gres": "gpu:2"}))
 
 
 def test_the_script_is_plain_shell(tmp_path):
@@ -66,6 +68,23 @@ def test_the_script_is_plain_shell(tmp_path):
     assert done.stdout == f"-m ithbit.sweeps.executors.node {batch.path} 1\n"
     assert batch.shares[1].trace()[0].endswith("as n7")
     assert batch.shares[0].trace() == []
+
+
+def test_setup_runs_before_python_and_python_may_be_a_container(tmp_path):
+    batch = Batch("00001-ef", tmp_path, "cpu", BATCH.shares)
+    batch.folder.mkdir(parents=True)
+    options = SlurmOptions(setup=("export GREETING=hello", "cd /"), python="env echo $GREETING")
+    environment = {"SLURM_ARRAY_TASK_ID": "0", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash"],
+        input=job_script(batch, options),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"hello -m ithbit.sweeps.executors.node {batch.path} 0\n"
+    assert len(batch.shares[0].trace()) == 1
 
 
 def test_the_script_fails_where_the_store_is_not(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from ithbit.errors import SpecError
-from ithbit.sweeps.executors.slurm import asks_for_gpu, read_options
+from ithbit.sweeps.executors.slurm import SlurmOptions, read_options
 
 
 def test_a_profile_and_what_overrides_it(tmp_path):
@@ -11,7 +11,7 @@ def test_a_profile_and_what_overrides_it(tmp_path):
     profile.write_text(
         'partition = "gpu"\ncpus_per_task = 4\nexclusive = true\noverlap = false\ntime = "1:00:00"'
     )
-    assert read_options(["--time=4:00:00", "account=a=b"], profile) == {
+    assert read_options(["--time=4:00:00", "account=a=b"], profile).sbatch == {
         "partition": "gpu",
         "cpus-per-task": "4",
         "exclusive": True,
@@ -39,6 +39,10 @@ def test_all_problems_at_once():
         ("partition = [1]", "partition must be a string, a number, true or false"),
         ("partition", "is not valid TOML"),
         ('wrap = "rm"', "wrap is not to be given"),
+        ("setup = 3", "setup must be a shell line"),
+        ('setup = "a\\nb"', "setup must be a shell line"),
+        ('python = ""', "python must be the command that starts Python"),
+        ("python = true", "python must be the command that starts Python"),
     ],
 )
 def test_bad_profiles(tmp_path, text, told):
@@ -54,6 +58,13 @@ def test_a_profile_that_is_not_there(tmp_path):
 
 
 def test_ways_to_ask_for_a_gpu():
-    assert asks_for_gpu({"gres": "gpu:1"})
-    assert asks_for_gpu({"gpus-per-node": "2"})
-    assert not asks_for_gpu({"gres": "disk:1", "partition": "gpu"})
+    assert SlurmOptions({"gres": "gpu:1"}).asks_for_gpu
+    assert SlurmOptions({"gpus-per-node": "2"}).asks_for_gpu
+    assert not SlurmOptions({"gres": "disk:1", "partition": "gpu"}).asks_for_gpu
+
+
+def test_setup_lines_of_the_profile_come_first(tmp_path):
+    profile = tmp_path / "gpu.toml"
+    profile.write_text('setup = ["module load cuda", "a"]\npython = "srun python3"\ntime = 5')
+    options = read_options(["setup=b=1"], profile)
+    assert options == SlurmOptions({"time": "5"}, ("module load cuda", "a", "b=1"), "srun python3")

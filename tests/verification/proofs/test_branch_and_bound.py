@@ -11,7 +11,7 @@ from tests.support.shipped import folders, read, solution
 
 from ithbit.verification.proofs.branch_and_bound import search
 from ithbit.verification.proofs.certificate import weights_of
-from ithbit.verification.proofs.interface import bounds_for
+from ithbit.verification.proofs.kinds import bounds_for
 from ithbit.verification.proofs.two_layers import TwoLayers
 
 RUNS = folders("rhi_n16_softmax-full_*")

@@ -17,6 +17,7 @@ import ithbit
 from ithbit.store.records import SECOND
 from ithbit.theory.certificate_file import CertificateError, digest
 from ithbit.verification.checks import one_layer_balls
+from ithbit.verification.checks.interface import confirm_leaf
 from ithbit.verification.checks.one_layer_balls import OneLayer
 from ithbit.verification.proofs.bands import STEP, everything, reached
 from ithbit.verification.proofs.branch_and_bound import cases, search
@@ -24,13 +25,14 @@ from ithbit.verification.proofs.certificate import (
     check_proof,
     confirmed,
     document,
-    need_bounds,
     read_leaves,
     stated,
     weights_of,
     write,
 )
-from ithbit.verification.proofs.interface import Leaves, bounds_for
+from ithbit.verification.proofs.interface import Leaves
+from ithbit.verification.proofs.kinds import bounds_for
+from ithbit.verification.proofs.leaf_checks import need_bounds
 
 FOLDER = folders("rhi_n16_softmax-full_*_s1-*")[0]
 
@@ -216,7 +218,10 @@ def test_functionals_are_whole_steps(banded, rows) -> None:
 def test_a_proof_of_one_layer_has_no_functionals(proved) -> None:
     weights, content = proved
     more = sealed(content | {"functionals": [[1] * 16]})
-    with pytest.raises(CertificateError, match="a proof of one layer has no functionals"):
+    with pytest.raises(
+        CertificateError,
+        match="a proof of one layer of softmax attention on rhi has no functionals",
+    ):
         confirmed(more, weights)
 
 
@@ -244,12 +249,16 @@ def test_nor_those_of_one_layer(proved, tmp_path) -> None:
         check_proof(tmp_path / "proof.json", named)
 
 
-def test_the_check_of_one_layer_shares_no_bounds_with_the_search() -> None:
-    """Its module imports nothing of the project but the specification and a type."""
-    tree = ast.parse(Path(one_layer_balls.__file__).read_text())
-    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    ours = {name for name in names if name and name.startswith("ithbit")}
-    assert ours == {"ithbit.spec", "ithbit.theory.layers"}
+@pytest.mark.parametrize("module", sorted(Path(one_layer_balls.__file__).parent.glob("*.py")))
+def test_a_second_implementation_shares_no_bounds_with_the_search(module) -> None:
+    """It imports nothing of the project but the specification, what a family is, a type, and other
+    checks."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    names = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    names |= {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    ours = {name for name in names if name and name.startswith(("ithbit", "."))}
+    ours = {name for name in ours if not name.startswith("ithbit.verification.checks")}
+    assert ours <= {"ithbit.spec", "ithbit.families", "ithbit.theory.layers"}
 
 
 @pytest.mark.parametrize("n", [16, 64])
@@ -265,8 +274,8 @@ def test_the_check_bounds_sets_below_every_margin(n, rng) -> None:
         bits[far[:free]] = -1
         strings = completions(bits, 64, rng)
         least = twin.margins(strings, np.full(64, i + 1)).min()
-        assert model.holds(i, bits.tolist(), least - 0.05)
-        assert not model.holds(i, bits.tolist(), least + 1e-5)
+        assert confirm_leaf(model, i, bits.tolist(), least - 0.05) >= least - 0.05
+        assert confirm_leaf(model, i, bits.tolist(), least + 1e-5) < least + 1e-5
 
 
 def test_the_second_code_cuts_a_leaf_that_it_bounds_too_low(rng) -> None:
@@ -277,9 +286,9 @@ def test_the_second_code_cuts_a_leaf_that_it_bounds_too_low(rng) -> None:
     strings = [[*bits[:4], *three, *bits[7:]] for three in itertools.product((0, 1), repeat=3)]
     least = min(float(model.lower(3, each).lower()) for each in strings)
     assert float(model.lower(3, bits).upper()) < least - 1e-3
-    assert model.holds(3, bits, least - 1e-9)
-    assert not model.holds(3, bits, least - 1e-9, cuts=2)
-    assert not model.holds(3, bits, least + 1e-9)
+    assert confirm_leaf(model, 3, bits, least - 1e-9) >= least - 1e-9
+    assert confirm_leaf(model, 3, bits, least - 1e-9, cuts=2) < least - 1e-9
+    assert confirm_leaf(model, 3, bits, least + 1e-9) < least + 1e-9
 
 
 @pytest.mark.slow

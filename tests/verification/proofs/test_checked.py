@@ -26,10 +26,10 @@ from ithbit.theory.certificate import certify, is_construction
 from ithbit.theory.certificate_file import CertificateError, check_certificate, write_certificate
 from ithbit.theory.trained_blocks import shapes
 from ithbit.verification.checks.one_layer_balls import OneLayer
-from ithbit.verification.proofs import run_proof
+from ithbit.verification.proofs import leaf_checks, run_proof
 from ithbit.verification.proofs.branch_and_bound import Found, Nodes, read_part, search
 from ithbit.verification.proofs.certificate import weights_of
-from ithbit.verification.proofs.interface import bounds_for
+from ithbit.verification.proofs.kinds import bounds_for
 from ithbit.verification.proofs.run_proof import prove_run, search_proof
 from ithbit.verification.run_verification import verify_run
 from ithbit.verification.stored_run import StoredRun, read_stored_run
@@ -85,7 +85,22 @@ def test_a_proof_is_stored_with_its_check(tmp_path) -> None:
     assert (proof.outcome, proof.checked, proof.certificate_sha256) == ("proved", SECOND, sha)
 
 
-def test_two_layers_are_bounded_and_the_word_proved_is_not_stored(tmp_path) -> None:
+def test_two_layers_are_proved(tmp_path) -> None:
+    folder = made(tmp_path, TWO)
+    untried(folder)
+    record = prove_run(read_stored_run(folder), record_of(folder))
+    keep_verification(folder, record)
+    assert (record.found.verdict, record_of(folder).found.verdict) == (PROVED, PROVED)
+    content = json.loads((folder / "proof.json").read_text())
+    assert (content["format"], content["kind"]) == ("ithbit proof 2", "two-layers")
+    assert any("two_layers_balls.py" in each for each in content["trusted"])
+
+
+def test_what_the_second_code_does_not_confirm_is_not_stored_as_proved(
+    tmp_path, monkeypatch
+) -> None:
+    """Two layers are then bounded, by the bounds of the search alone."""
+    monkeypatch.setattr(leaf_checks, "confirm_leaf", lambda *_: -np.inf)
     folder = made(tmp_path, TWO)
     untried(folder)
     record = prove_run(read_stored_run(folder), record_of(folder))
@@ -314,7 +329,7 @@ def test_an_unfinished_search_is_not_believed(tmp_path, kind) -> None:
     said: list[str] = []
     record = prove_run(read_stored_run(folder), record_of(folder), say=said.append)
     assert record.found.proof is not None
-    assert record.found.proof.outcome == ("proved" if kind == ONE else "bounded")
+    assert record.found.proof.outcome == "proved"
     assert said == []
     wrong = made(tmp_path / "wrong", kind, wrong=True)
     part_with(wrong, least_found=9.0, lower=lambda x: x * 0 + 9, least_proved=9.0)
@@ -368,7 +383,7 @@ def test_a_search_with_functionals_is_none_of_one_layer(tmp_path, count) -> None
     assert read_part(folder / "proof.part.safetensors", sha_of(weights), 4) is not None
     proof, _ = search_proof(run, weights, folder / "proof.json", say=said.append)
     assert proof.outcome == "proved"
-    assert "a search of one layer has no functionals" in said[0]
+    assert "on rhi has no functionals" in said[0]
 
 
 def test_a_proof_of_weights_that_were_swapped_meanwhile_is_not_stored(tmp_path) -> None:
@@ -437,7 +452,7 @@ def test_a_certificate_that_could_not_be_written_is_sought_again(tmp_path, monke
 
     folder = made(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(run_proof, "write_whole", full)
+        patch.setattr(run_proof, "write_output", full)
         said = str(verify(folder))
     assert "proof.json could not be written" in said
     assert "can be checked again" not in said

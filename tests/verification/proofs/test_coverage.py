@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from ithbit.theory.certificate_file import CertificateError
+from ithbit.verification.proofs import leaf_checks
 from ithbit.verification.proofs.bands import STEP
 from ithbit.verification.proofs.coverage import Work, hole, in_steps, is_empty, uncovered
 from ithbit.verification.proofs.interface import Leaves
+from ithbit.verification.proofs.leaf_checks import need_empty
 
 
 def strings_of(n: int) -> np.ndarray:
@@ -141,3 +143,32 @@ def test_leaves_made_to_be_hard_are_refused_in_time(rng) -> None:
     none = np.zeros((len(bits), 0, 2), np.int64)
     with pytest.raises(CertificateError, match="it takes too long to see whether"):
         uncovered(bits, none, 0, 1, np.zeros((0, 2), np.int64), Work(left=2000))
+
+
+def test_overlapping_bands_are_decided() -> None:
+    """Each cut splits a few leaves more, and they are looked at once for it, not once per cut."""
+    rows = np.full((1, 12), 4096)
+    most, count = int(rows.sum()), 1500
+    low = -most + np.arange(count) * most // (count - 1)
+    limits = np.stack([low, low + most], -1)[:, None]
+    bits = np.full((count, 12), -1, np.int8)
+    bits[:, 0] = 1
+    whole = np.array([[-most, most]])
+    assert uncovered(bits, limits, 0, 1, whole) is None
+    limits[:, 0, 0] = np.maximum(limits[:, 0, 0], 1 - most)
+    assert uncovered(bits, limits, 0, 1, whole) is not None
+
+
+def test_empty_leaves_cost_work(monkeypatch) -> None:
+    """Many leaves without a bound would take hours, each little."""
+    n = 12
+    rows = np.full((4, n), 4096)
+    limits = np.tile([-4096 * n, 4096 * n], (40, 4, 1))
+    limits[:, 0] = [4097, 4098]
+    bits = np.full((40, n), -1, np.int8)
+    bits[:, 0] = 1
+    leaves = Leaves(np.zeros(40, int), bits, limits * STEP, np.full(40, np.inf))
+    need_empty(leaves, rows * STEP)
+    monkeypatch.setattr(leaf_checks, "Work", lambda: Work(2000))
+    with pytest.raises(CertificateError, match="takes too long"):
+        need_empty(leaves, rows * STEP)

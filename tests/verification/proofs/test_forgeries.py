@@ -26,6 +26,8 @@ from ithbit.theory.certificate import certify
 from ithbit.theory.certificate_file import CertificateError, check_certificate, digest
 from ithbit.theory.certificate_file import document as construction_document
 from ithbit.theory.constructions import construct
+from ithbit.verification.checks.one_layer_balls import OneLayer
+from ithbit.verification.proofs import leaf_checks
 from ithbit.verification.proofs.branch_and_bound import search
 from ithbit.verification.proofs.certificate import (
     Confirmed,
@@ -34,7 +36,7 @@ from ithbit.verification.proofs.certificate import (
     encoded,
     weights_of,
 )
-from ithbit.verification.proofs.interface import bounds_for
+from ithbit.verification.proofs.kinds import bounds_for, kind_of
 
 N = 3
 SPECS = {
@@ -99,16 +101,17 @@ def sentence(error: Exception) -> str:
 
 def test_honest_ones_hold() -> None:
     """Without which the rest would show nothing; and the wrong weights are wrong."""
-    for kind, checked in (("one", SECOND), ("two", "")):
+    for kind in ("one", "two"):
         data = encoded(json.loads(honest(kind)))
         found = confirmed_bytes(data, weights_for(kind, False), run_of(kind))
-        assert found.checked == checked
+        assert found.checked == SECOND
         assert found.margin > 0
         said = refused(sealed(false(kind)), weights_for(kind, True))
         assert "is stated to have a margin of at least 0.5, but the weights give" in said
 
 
-def test_two_layers_are_never_called_proved() -> None:
+def test_two_layers_are_not_called_proved_by_the_bounds_of_the_search(monkeypatch) -> None:
+    monkeypatch.setattr(leaf_checks, "confirm_leaf", lambda *_: -np.inf)
     found = confirmed_bytes(
         encoded(json.loads(honest("two"))), weights_for("two", False), run_of("two")
     )
@@ -222,7 +225,15 @@ FORGED: dict[str, Callable[[Json], Any]] = {
     "inputs as a float": field(inputs=float(N << N)),
     "another name": field(name="x\x1b[2J"),
     "another id": field(run_id="0" * 12),
-    "another format": field(format="ithbit proof 2"),
+    "another format": field(format="ithbit proof 3"),
+    "the first format with what it did not state": field(format="ithbit proof 1"),
+    "another kind": lambda content: content.update(
+        kind="one-layer" if content["kind"] == "two-layers" else "two-layers"
+    ),
+    "a kind that there is not": field(kind="gru\x1b[2J"),
+    "trust in nothing": field(trusted=[]),
+    "more proved": field(proves="it is right for every n"),
+    "no claim": without("proves"),
     "another arithmetic": field(arithmetic="exact"),
     "about floats": field(speaks_of="float32"),
     "a further field": field(note="proved for every n"),
@@ -257,19 +268,21 @@ FORGED: dict[str, Callable[[Json], Any]] = {
 }
 
 
+@pytest.mark.parametrize("layers", ["one", "two"])
 @pytest.mark.parametrize("kind", FORGED)
-def test_a_false_proof_is_refused(kind: str) -> None:
-    content = false("one")
+def test_a_false_proof_is_refused(kind: str, layers: str) -> None:
+    content = false(layers)
     before = json.dumps(content)
     FORGED[kind](content)
-    assert json.dumps(content) != before
+    if layers == "one":
+        assert json.dumps(content) != before
     if "leaves" not in content:
         data = json.dumps(content | {"digest": digest(content)}).encode()
     elif isinstance(content["leaves"], list):
         data = sealed(content)
     else:
         data = json.dumps(content | {"digest": digest(content)}).encode()
-    refused(data, weights_for("one", True))
+    refused(data, weights_for(layers, True))
 
 
 # Of two layers, where leaves may have limits; the functional is the first bit.
@@ -523,6 +536,9 @@ def test_the_exit_status_tells_false_from_missing(tmp_path, monkeypatch, capsys)
     weights.write_bytes(weights_for("two", False))
     proof.write_bytes(honest("two").encode())
     assert status(monkeypatch, proof) == 0
+    assert capsys.readouterr().out.startswith("holds: lhi_n3_linear-causal")
+    monkeypatch.setattr(leaf_checks, "confirm_leaf", lambda *_: -np.inf)
+    assert status(monkeypatch, proof) == 0
     said = capsys.readouterr().out
     assert "bounded (unchecked by a second implementation)" in said
     assert "holds" not in said
@@ -538,3 +554,35 @@ def test_the_exit_status_tells_false_from_missing(tmp_path, monkeypatch, capsys)
 
 def test_there_are_fifty_kinds_at_least() -> None:
     assert len(FORGED) + len(LIMITED) + len(FILES) + len(WEIGHTS) + len(BUILT) >= 50
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ModelSpec("lhi", "gru", 256, 3000, d_model=1),
+        ModelSpec("rhi", "softmax-full", 256, 2, d_model=2, n_heads=1, d_ff=20_000),
+        ModelSpec("rhi", "softmax-full", 8, 1, d_model=2, n_heads=1, d_ff=20_000),
+    ],
+)
+def test_small_weights_that_need_much_memory_have_no_bounds(spec) -> None:
+    """A file of a megabyte would take gigabytes to check."""
+    assert kind_of(spec) is None
+    assert kind_of(replace(spec, n_layers=min(spec.n_layers, 2), d_ff=64)) is not None
+
+
+def test_no_memory_is_a_sentence(monkeypatch) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(OneLayer, "lower", full)
+    assert "memory" in refused(honest("one").encode(), weights_for("one", False))
+
+
+def test_more_layers_than_weights_are_refused_at_once(tmp_path) -> None:
+    """Their names alone would fill the memory."""
+    content = construction_document(certify(ithbit.construct("lhi", "gru", 3, model="trained")))
+    content["spec"]["n_layers"] = 100_000
+    path = tmp_path / "deep.json"
+    path.write_text(json.dumps(content | {"digest": digest(content)}))
+    with pytest.raises(CertificateError, match="100,000 layers, but"):
+        check_certificate(path)

@@ -8,10 +8,12 @@ from tests.support.fuzz import model
 
 from ithbit.spec import ModelSpec
 from ithbit.theory.trained_blocks import shapes
+from ithbit.verification.checks.two_layers_balls import TwoAttentionLayers
 from ithbit.verification.proofs.affine_forms import Form, gelu, gelu_value, layer_norm, with_own
 from ithbit.verification.proofs.attention import separable_ratio
 from ithbit.verification.proofs.bands import STEP, bands_of, everything
-from ithbit.verification.proofs.interface import NoBoundsError, NodeBounds, bounds_for, is_one
+from ithbit.verification.proofs.interface import NoBoundsError, NodeBounds
+from ithbit.verification.proofs.kinds import bounds_for, kind_of
 from ithbit.verification.proofs.one_layer import OneSoftmax, _deviation, _linear, _normed
 from ithbit.verification.proofs.single_inputs import mapping
 from ithbit.verification.proofs.token_balls import exact, floats
@@ -143,6 +145,29 @@ def test_indices_beyond_a_byte_are_bounded() -> None:
         assert found.upper[k] - found.lower[k] < 1e-6
 
 
+@pytest.mark.parametrize(
+    "family", [pytest.param("softmax-causal", marks=pytest.mark.slow), "linear-full"]
+)
+def test_so_are_those_of_two_layers(family) -> None:
+    """By the search, at one string and with all bits free, and by the second implementation."""
+    n = 130
+    spec = ModelSpec("lhi", family, n, 2, d_model=2, n_heads=1, d_ff=1)
+    rng = np.random.default_rng(1)
+    params = {name: rng.normal(size=shape) for name, shape in shapes(spec).items()}
+    bits = rng.integers(0, 2, n).astype(np.int8)
+    true = Exact(spec, params).margin(129, bits.tolist())
+    free = np.full(n, -1, np.int8)
+    free[129] = bits[129]
+    found = bounds_for(spec, params)(np.array([129, 129]), np.stack([bits, free]))
+    check = TwoAttentionLayers(spec, params)
+    ends = [check._ends(129, each.tolist()) for each in (bits, free)]
+    for low, high in [*zip(found.lower, found.upper, strict=True), *ends]:
+        assert bool(arb(low) <= true)
+        assert bool(true <= arb(high))
+    assert ends[0][1] - ends[0][0] < 1e-6
+    assert found.upper[0] - found.lower[0] < 1e-6
+
+
 @pytest.mark.parametrize("number", range(8))
 def test_weights_that_are_not_finite_have_no_bounds(number) -> None:
     spec, params, _ = model(np.random.default_rng(number), "infinite")
@@ -171,6 +196,6 @@ def test_float32_has_no_bounds_where_it_may_overflow() -> None:
 
 def test_a_layer_of_the_user_has_no_bounds_whatever_its_name() -> None:
     spec = ModelSpec("rhi", "softmax.py:Mine", 4, code="0123456789ab")
-    assert not is_one(spec)
+    assert kind_of(spec) is None
     with pytest.raises(NoBoundsError, match="there are no bounds"):
         bounds_for(spec, {})

@@ -22,7 +22,7 @@ from ithbit.theory.certificate_file import CannotReadError, CertificateError, di
 from ithbit.verification.input_search import margins
 from ithbit.verification.proofs.branch_and_bound import read_part
 from ithbit.verification.proofs.certificate import weights_of, write
-from ithbit.verification.proofs.interface import bounds_for
+from ithbit.verification.proofs.kinds import bounds_for
 from ithbit.verification.proofs.one_layer import Float32
 from ithbit.verification.proofs.run_proof import (
     confirm_certificate,
@@ -63,7 +63,8 @@ def test_a_run_is_proved_and_its_certificate_lies_beside_it(tmp_path) -> None:
 
 
 def test_a_record_is_kept_where_nothing_can_be_proved(tmp_path) -> None:
-    folder = copy(folders("lhi_n32_gru_*_s0-*")[0], tmp_path)
+    ithbit.construct("rhi", "softmax-full", 20, model="trained", layers=3, out=tmp_path)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     found = ithbit.verify(folder, prove=True, budget=1000, device="cpu", store=tmp_path)
     assert found[0].verdict == "not refuted"
     assert found[0].record["proof"]["outcome"] == "no bounds"

@@ -11,7 +11,8 @@ import ithbit
 from ithbit.spec import ModelSpec
 from ithbit.verification.proofs.branch_and_bound import search
 from ithbit.verification.proofs.certificate import weights_of
-from ithbit.verification.proofs.interface import NoBoundsError, bounds_for
+from ithbit.verification.proofs.interface import NoBoundsError
+from ithbit.verification.proofs.kinds import bounds_for
 
 RUNS = [folders(f"rhi_n{n}_softmax-full_*_s{s}-*")[k] for n, s, k in ((16, 2, 0), (64, 3, 1))]
 
@@ -140,8 +141,8 @@ def test_another_certifier_agrees_on_a_construction() -> None:
 def test_models_without_bounds_are_refused() -> None:
     run, weights = read(RUNS[0])
     params = dict(weights_of(weights))
-    with pytest.raises(NoBoundsError, match="no bounds for lhi with 2 layers of gru"):
-        bounds_for(ModelSpec("lhi", "gru", n_bits=4, n_layers=2), params)
+    with pytest.raises(NoBoundsError, match="no bounds for rhi with 2 layers of gru"):
+        bounds_for(ModelSpec("rhi", "gru", n_bits=4, n_layers=2), params)
     with pytest.raises(NoBoundsError, match=r"no bounds for .* and rotary"):
         bounds_for(dataclasses.replace(run.model, positions="rotary"), params)
     with pytest.raises(NoBoundsError, match="do not fit"):

@@ -1,6 +1,6 @@
 """Which stepper trains which runs, and why.
 
-Whether compiled code pays is found by trying: a few steps with it and with the plain models, on
+Whether compiled code pays is found by trying: a few steps with it and with the stacked models, on
 copies, timed. Timings vary, so this is decided once: the answer for a model and batch size is kept
 beside the compiled code, and every stack, worker and resumed run on this machine follows it. The
 size of the stack is left out on purpose, although the gain depends on it: otherwise a run's bits
@@ -23,7 +23,7 @@ from ithbit.engine.evaluate import Logits
 from ithbit.engine.optim import AdamState
 from ithbit.engine.options import Switch
 from ithbit.engine.steppers import StackRows, Stepper, StepperName, rows_of
-from ithbit.engine.steppers.plain import CompiledStepper, ModuleStepper, PlainStepper
+from ithbit.engine.steppers.stacked import CompiledStepper, ModuleStepper, StackedStepper
 from ithbit.engine.training_context import Event, Notice, TrainingContext
 from ithbit.errors import DeviceError, LayerError
 from ithbit.models import own_layer
@@ -59,7 +59,7 @@ def choose_stepper(
     if kernels == "off":
         return "stacked", []
     why = refusal(run.model, run.protocol, device)
-    return ("stacked", [f"{why}: trained with the plain models"]) if why else ("kernels", [])
+    return ("stacked", [f"{why}: trained with the stacked models"]) if why else ("kernels", [])
 
 
 def _on_cpu(run: RunSpec, compile: Switch) -> tuple[StepperName, list[str]]:
@@ -67,10 +67,10 @@ def _on_cpu(run: RunSpec, compile: Switch) -> tuple[StepperName, list[str]]:
         return "compiled", []
     if compile == "off" or not worth_compiling(run):
         return "stacked", []
-    if why := building.refusal(run.model):
-        return "stacked", [f"{why}: trained with the plain models"]
+    if why := compile_refusal(run.model, run.protocol):
+        return "stacked", [f"{why}: trained with the stacked models"]
     if building.folder() is None:
-        return "stacked", ["no folder to keep compiled code in: trained with the plain models"]
+        return "stacked", ["no folder to keep compiled code in: trained with the stacked models"]
     return ("compiled" if building.ready(run.model) else "stacked"), []
 
 
@@ -84,7 +84,7 @@ def worth_compiling(run: RunSpec) -> bool:
 def evaluator_here(
     model: ModelSpec, params: Params, device: torch.device
 ) -> tuple[Logits, StepperName]:
-    """The fastest evaluation of a stack that needs no compiling first, and its name: by the plain
+    """The fastest evaluation of a stack that needs no compiling first, and its name: by the stacked
     models if the weights may overflow, on inputs of the trained length."""
     if device.type == "cpu" and building.refusal(model) is None and building.ready(model):
         from ithbit.native.model import compiled, raw_logits
@@ -104,12 +104,12 @@ def make_stepper(
         from ithbit.engine.steppers.kernels import KernelStepper
 
         return KernelStepper(runs, rows, device)
-    kinds = {kind.name: kind for kind in (PlainStepper, CompiledStepper, ModuleStepper)}
+    kinds = {kind.name: kind for kind in (StackedStepper, CompiledStepper, ModuleStepper)}
     return kinds[name](runs, rows, device)
 
 
 def select_faster_stepper(runs: list[RunSpec], state: AdamState, device: Device) -> StepperName:
-    """Compiled code or the plain models for runs in this state, which is not changed."""
+    """Compiled code or the stacked models for runs in this state, which is not changed."""
     note = _note(runs[0])
     if kept := _kept(note):
         return kept
@@ -172,9 +172,18 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
         return f"the kernels need Triton, which cannot be imported ({error})"
     if not device.is_cuda and not knobs.runtime.interpret:
         return "the kernels need a CUDA GPU"
+    if protocol.consistency:
+        return "the kernels have no term for consistency"
     if not (protocol.beta1 and protocol.beta2):
         return "the kernels need both betas of AdamW above 0"
     return refused_model(model)
+
+
+def compile_refusal(model: ModelSpec, protocol: Protocol) -> str | None:
+    """Why compiled code cannot train such runs, or None if it can."""
+    if protocol.consistency:
+        return "compiled code has no term for consistency"
+    return building.refusal(model)
 
 
 @contextmanager
@@ -182,16 +191,17 @@ def compiling(runs: list[RunSpec], context: TrainingContext) -> Iterator[Callabl
     """Compile what these runs need in the background; yields whether a given run can start.
 
     On a GPU, a run that starts earlier compiles its kernels itself. On a CPU, every run starts
-    with the plain models and switches over when its family is compiled.
+    with the stacked models and switches over when its family is compiled.
     """
 
     def say(text: str) -> None:
         context.watch(Event(runs[0], Notice(text)))
 
     if not context.device.is_cuda:
-        wants = [run.model for run in runs if context.compile == "auto" and worth_compiling(run)]
-        wants = [model for model in dict.fromkeys(wants) if building.refusal(model) is None]
-        with building.building(wants, say):
+        auto = context.compile == "auto"
+        wants = [run for run in runs if auto and worth_compiling(run)]
+        wants = [run for run in wants if compile_refusal(run.model, run.protocol) is None]
+        with building.building(list(dict.fromkeys(run.model for run in wants)), say):
             yield lambda run: True
         return
     device, models = context.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
@@ -216,6 +226,7 @@ def check_switches(runs: Sequence[RunSpec], context: TrainingContext) -> None:
         if context.kernels == "on" and (why := refusal(model, protocol, context.device)):
             raise DeviceError(f"kernels 'on' were asked for, but {why}; use auto or off")
         if context.compile == "on":
-            why = "it is for a CPU" if context.device.is_cuda else building.refusal(model)
+            why = compile_refusal(model, protocol)
+            why = "it is for a CPU" if context.device.is_cuda else why
             if why:
                 raise DeviceError(f"compile 'on' was asked for, but {why}; use auto or off")

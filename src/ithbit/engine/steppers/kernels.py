@@ -22,10 +22,11 @@ _FAR = 1024.0
 
 
 class KernelStepper:
-    """The twin of the plain models, in fused kernels."""
+    """The twin of the stacked models, in fused kernels."""
 
     name: StepperName = "kernels"
     max_chunk = 16  # a step is a handful of launches
+    terms = 0
 
     def __init__(self, runs: list[RunSpec], rows: StackRows, device: Device) -> None:
         self.rows, self.model, self.protocol = rows, runs[0].model, runs[0].protocol

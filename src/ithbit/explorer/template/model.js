@@ -3,8 +3,6 @@
 // Arrays are token by token: Float64Array of T rows of `width` numbers. A `keep` function, if given,
 // gets every activation on the way; without one the last block is computed at the last token alone.
 const ithbit = (() => {
-  const BERT_EPS = 1e-12, LINEAR_EPS = 1e-5, MAMBA_EPS = 1e-5, DENOMINATOR_EPS = 1e-6, CONV_WIDTH = 3;
-
   // ---- functions of one number
   // erf by Taylor's formula around the nearest point of a grid, whose values come from the series
   // erf(x) = 2/sqrt(pi) exp(-x^2) sum of 2^k x^(2k+1) / (2k+1)!!, all of one sign.
@@ -104,7 +102,7 @@ const ithbit = (() => {
       const c = head * size, map = keep && new Float64Array((T - from) * T);
       for (let t = from; t < T; t++) {
         const a = (t - from) * d + c, seen = causal ? t + 1 : T;
-        let most = -Infinity, total = softmax ? 0 : DENOMINATOR_EPS;
+        let most = -Infinity, total = softmax ? 0 : spec.sum_eps;
         for (let s = 0; s < seen; s++) {
           row[s] = dot(q, a, k, s * d + c, size) * scale;
           if (row[s] > most) most = row[s];
@@ -139,14 +137,14 @@ const ithbit = (() => {
     for (const [name, rows] of Object.entries({ queries: q, keys: k, values: v, "taken up by attention": mixed }))
       keep?.rows(name, rows, d);
     let y = add(linear(mixed, d, w["out.weight"], w["out.bias"]), own);
-    y = layerNorm(y, d, w["norm1.weight"], w["norm1.bias"], BERT_EPS);
+    y = layerNorm(y, d, w["norm1.weight"], w["norm1.bias"], spec.eps);
     keep?.rows("after attention", y, d);
-    return layerNorm(add(feedForward(w, spec, y, keep), y), d, w["norm2.weight"], w["norm2.bias"], BERT_EPS);
+    return layerNorm(add(feedForward(w, spec, y, keep), y), d, w["norm2.weight"], w["norm2.bias"], spec.eps);
   };
 
   const linearBlock = (w, spec, x, from, keep) => {
     const { d } = spec, weight = w["qkv.weight"];
-    const normal = layerNorm(x, d, w["norm1.weight"], w["norm1.bias"], LINEAR_EPS);
+    const normal = layerNorm(x, d, w["norm1.weight"], w["norm1.bias"], spec.eps);
     const q = each(linear(normal.subarray(from * d), d, weight, null, 0, d), feature);
     const k = each(linear(normal, d, weight, null, d, 2 * d), feature);
     const v = linear(normal, d, weight, null, 2 * d, 3 * d);
@@ -155,7 +153,7 @@ const ithbit = (() => {
       keep?.rows(name, rows, d);
     const y = add(linear(mixed, d, w["out.weight"]), x.subarray(from * d));
     keep?.rows("after attention", y, d);
-    return add(feedForward(w, spec, layerNorm(y, d, w["norm2.weight"], w["norm2.bias"], LINEAR_EPS), keep), y);
+    return add(feedForward(w, spec, layerNorm(y, d, w["norm2.weight"], w["norm2.bias"], spec.eps), keep), y);
   };
 
   const gruBlock = (w, spec, x, from, keep) => {
@@ -180,15 +178,15 @@ const ithbit = (() => {
   };
 
   const mambaBlock = (w, spec, x, from, keep) => {
-    const { d, heads, state: N } = spec, T = x.length / d, size = d / heads, width = d + 2 * N;
-    const normal = rmsNorm(x, d, w["norm.weight"], MAMBA_EPS), weight = w["in.weight"];
+    const { d, heads, state: N, taps } = spec, T = x.length / d, size = d / heads, width = d + 2 * N;
+    const normal = rmsNorm(x, d, w["norm.weight"], spec.eps), weight = w["in.weight"];
     const gate = linear(normal.subarray(from * d), d, weight, null, 0, d);
     const raw = linear(normal, d, weight, null, d, d + width), mixed = new Float64Array(T * width);
     for (let t = 0; t < T; t++)
       for (let c = 0; c < width; c++) {
         let sum = w["conv.bias"][c];
-        for (let tap = 0; tap < CONV_WIDTH; tap++) {
-          const s = t + tap - CONV_WIDTH + 1;
+        for (let tap = 0; tap < taps; tap++) {
+          const s = t + tap - taps + 1;
           if (s >= 0) sum += w["conv.weight"][tap * width + c] * raw[s * width + c];
         }
         mixed[t * width + c] = silu(sum);
@@ -220,7 +218,7 @@ const ithbit = (() => {
       for (let head = 0; head < heads; head++) keep.map(head, dual(spec, mixed, dt, rate[head], head, T));
     }
     for (let a = 0; a < y.length; a++) y[a] *= silu(gate[a]);
-    const out = linear(rmsNorm(y, d, w["gate_norm.weight"], MAMBA_EPS), d, w["out.weight"]);
+    const out = linear(rmsNorm(y, d, w["gate_norm.weight"], spec.eps), d, w["out.weight"]);
     return add(out, x.subarray(from * d));
   };
   // How much of token s's input the output at t takes up: the recurrence as one matrix of tokens.
@@ -263,7 +261,7 @@ const ithbit = (() => {
     add(x, model.places);
     if (spec.kind !== "softmax") return x;
     for (let a = 0; a < x.length; a++) x[a] += weights["enter.type"][a % d];
-    return layerNorm(x, d, weights["enter.norm.weight"], weights["enter.norm.bias"], BERT_EPS);
+    return layerNorm(x, d, weights["enter.norm.weight"], weights["enter.norm.bias"], spec.eps);
   };
 
   const run = (model, bits, index, trace) => {
@@ -281,7 +279,7 @@ const ithbit = (() => {
       trace?.stream.push(x);
     }
     let last = x.subarray(x.length - d);
-    if (spec.kind === "mamba2") last = rmsNorm(last, d, weights["leave.norm.weight"], MAMBA_EPS);
+    if (spec.kind === "mamba2") last = rmsNorm(last, d, weights["leave.norm.weight"], spec.eps);
     return linear(last, d, weights["head.weight"], weights["head.bias"])[0];
   };
 

@@ -38,30 +38,13 @@ class AttentionShape:
     SCALE: float  # of softmax attention's scores
     EPS: float  # of the LayerNorms
     ENCODING: str  # of positions
+    AT: tuple[tuple[str, int], ...]  # where each parameter starts within its block
 
 
 @triton.constexpr_function
 def param_at(name, K):
-    """Where a parameter starts within its block: the order of each family's `init_block`."""
-    sizes = {
-        "norm1.weight": K.D,
-        "norm1.bias": K.D,
-        "qkv.weight": 3 * K.D * K.D,
-        "qkv.bias": 3 * K.D,
-        "out.weight": K.D * K.D,
-        "out.bias": K.D,
-        "norm2.weight": K.D,
-        "norm2.bias": K.D,
-        "up.weight": K.FF * K.D,
-        "up.bias": K.FF,
-        "down.weight": K.D * K.FF,
-        "down.bias": K.D,
-    }
-    if K.SOFTMAX:
-        order = [key for key in sizes if "norm" not in key] + [k for k in sizes if "norm" in k]
-    else:
-        order = [key for key in sizes if key not in ("qkv.bias", "out.bias")]
-    return sum(sizes[key] for key in order[: order.index(name)])
+    """Where a parameter starts within its block."""
+    return dict(K.AT)[name]
 
 
 @triton.jit

@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 
 from ithbit.kernels.tile import SIZES
+from ithbit.layouts import LINEAR
 
-_DENOMINATOR_EPS = tl.constexpr(1e-6)  # of linear attention
+_DENOMINATOR_EPS = tl.constexpr(LINEAR.denominator_eps)
 
 
 @triton.jit

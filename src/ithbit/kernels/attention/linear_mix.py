@@ -28,8 +28,9 @@ from ithbit.kernels.tile import (
     load_across,
     load_down,
 )
+from ithbit.layouts import LINEAR
 
-_EPS = tl.constexpr(1e-6)  # in the denominator
+_EPS = tl.constexpr(LINEAR.denominator_eps)  # in the denominator
 
 
 @triton.jit

@@ -23,6 +23,7 @@ from ithbit.kernels import token_kinds
 from ithbit.kernels.attention import first_block, last_token, linear_mix, softmax_mix, token_rows
 from ithbit.kernels.attention.block import AttentionShape
 from ithbit.kernels.plan import Launches, LaunchPlan, shared_out
+from ithbit.layouts import layout_of
 
 _ROWS = 32  # tokens of a flat tile
 _BACK_ROWS = 64
@@ -115,8 +116,9 @@ class AttentionLaunches(Launches):
             H=model.n_heads,
             SOFTMAX=softmax,
             SCALE=model.d_head**-0.5,
-            EPS=1e-12 if softmax else 1e-5,  # BERT's, and PyTorch's
+            EPS=layout_of(model.family).norm_eps,
             ENCODING=model.positions,
+            AT=tuple(self.plan.in_block.items()),
         )
 
     def rows(self, name: str) -> Tensor:

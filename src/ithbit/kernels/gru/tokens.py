@@ -6,7 +6,7 @@ import triton.language as tl
 
 from ithbit.kernels.draws import SHARES, draw_index, odd_word, odd_zeros, share_of, stream_word
 from ithbit.kernels.tile import feature_columns
-from ithbit.tasks.tokens import N_FEATURES
+from ithbit.tasks.indexing import N_FEATURES
 
 FEATURES = tl.constexpr(N_FEATURES + 2)  # of a token: its own, then p and p^2
 _TOKEN_FEATURES = tl.constexpr(N_FEATURES)

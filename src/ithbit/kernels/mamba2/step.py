@@ -86,8 +86,7 @@ class Mamba2Launches(Launches):
     @cached_property
     def shape(self) -> Mamba2Shape:
         """What the kernels are compiled for."""
-        plan, model, at = self.plan, self.plan.model, self.plan.offsets
-        start = plan.block(0)
+        plan, model, at = self.plan, self.plan.model, self.plan.in_block
         _, mix_tiles, group, span = _mix_tiles(plan)
         conv = model.d_model + 2 * model.d_state
         single, chunks = alone(plan.n_tokens), chunks_of(plan.n_tokens)
@@ -118,14 +117,14 @@ class Mamba2Launches(Launches):
             STEPS=triton.next_power_of_2(3 * model.n_heads),
             POSITIONS=plan.encoding,
             ENCODING=model.positions,
-            IN=at["blocks.0.in.weight"] - start,
-            CONV=at["blocks.0.conv.weight"] - start,
-            CONV_BIAS=at["blocks.0.conv.bias"] - start,
-            DT_BIAS=at["blocks.0.dt_bias"] - start,
-            A_LOG=at["blocks.0.a_log"] - start,
-            SKIP=at["blocks.0.skip"] - start,
-            GATE_NORM=at["blocks.0.gate_norm.weight"] - start,
-            OUT=at["blocks.0.out.weight"] - start,
+            IN=at["in.weight"],
+            CONV=at["conv.weight"],
+            CONV_BIAS=at["conv.bias"],
+            DT_BIAS=at["dt_bias"],
+            A_LOG=at["a_log"],
+            SKIP=at["skip"],
+            GATE_NORM=at["gate_norm.weight"],
+            OUT=at["out.weight"],
         )
 
     def rows(self, name: str, layer: int = 0) -> Tensor:

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 
 from ithbit.kernels.tile import load_vector
-from ithbit.models.mamba2 import CONV_WIDTH
+from ithbit.layouts import MAMBA2
 
-TAPS = tl.constexpr(CONV_WIDTH)
-_EPS = tl.constexpr(1e-5)
+TAPS = tl.constexpr(MAMBA2.taps)
+_EPS = tl.constexpr(MAMBA2.norm_eps)
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LOG_2 = tl.constexpr(0.6931471805599453)
 

@@ -74,9 +74,9 @@ def beyond(limits: tuple[int | None, int | None], runs: int | None = None) -> st
     """
     few, many = limits
     of = "" if runs is None else f"/{runs}"
-    said = [] if few is None else [f"{few}{of}{' or fewer' if few else ''}"]
-    said += [] if many is None else [f"{many}{of}{'' if many == runs else ' or more'}"]
-    return ", ".join(said) or NO_COUNT
+    ranges = [] if few is None else [f"{few}{of}{' or fewer' if few else ''}"]
+    ranges += [] if many is None else [f"{many}{of}{'' if many == runs else ' or more'}"]
+    return ", ".join(ranges) or NO_COUNT
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Kind:
         judged = [c for c in self.comparisons if c.verdict in (AGREES, DIFFERS)]
         able = sorted({(c.published, c.detects) for c in judged if c.detects != NO_COUNT})
         shown = able if len(able) <= _MOST_POWER else able[:: len(able) // _MOST_POWER + 1]
-        said = "; ".join(f"beside {published} only {ours}" for published, ours in shown)
+        text = "; ".join(f"beside {published} only {ours}" for published, ours in shown)
         none = sum(c.detects == NO_COUNT for c in judged)
         if not judged:
             return ""
@@ -140,7 +140,7 @@ class Kind:
             return f"{self.name}, one cell by itself: no count of ours would differ."
         rest = f"; in {none} of {len(judged)} cells no count at all" if none else ""
         among = "" if shown == able else ", for example"
-        return f"{self.name}, one cell by itself: would differ{among} {said}{rest}."
+        return f"{self.name}, one cell by itself: would differ{among} {text}{rest}."
 
     @property
     def smallest(self) -> float | None:
@@ -182,8 +182,8 @@ class Agreement(Printable):
         for each in self.joint:
             yield "\n".join(wrapped(each.sentence(), "  ", "    "))
         yield "\n".join(wrapped(self.verdict(), then="  "))
-        said = f"Compared by the paper's criterion. Main table: {self.standing.sentence()}."
-        yield "\n".join(wrapped(said, then="  "))
+        text = f"Compared by the paper's criterion. Main table: {self.standing.sentence()}."
+        yield "\n".join(wrapped(text, then="  "))
         for note in self.notes:
             yield f"  {note}"
         yield ""

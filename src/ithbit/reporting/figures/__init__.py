@@ -17,7 +17,7 @@ from ithbit.reporting.figures.grid import NONE, success_grid
 from ithbit.reporting.figures.shift import length_figure, positions_figure
 from ithbit.reporting.figures.style import FAINT, INK, PAPER, RC
 from ithbit.reporting.figures.texts import headline
-from ithbit.store.writing import in_memory, write_whole
+from ithbit.store.writing import in_memory, write_output
 
 FIGURES: dict[str, Callable[[Cells], Figure | None]] = {
     "successes": success_grid,
@@ -62,7 +62,7 @@ def save(figure: Figure, path: Path) -> Path:
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
     with mpl.rc_context({**RC, "svg.hashsalt": path.stem}):
         write = partial(figure.savefig, format=form, dpi=160, metadata=metadata)
-        return write_whole(path, in_memory(write))
+        return write_output(path, in_memory(write))
 
 
 def for_page(figure: Figure, name: str) -> Markup:

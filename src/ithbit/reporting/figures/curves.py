@@ -138,15 +138,15 @@ def _named(kinds: list[tuple[str, Settings]]) -> list[str]:
 def _nothing(records: Records, cell: Cell) -> str:
     """Why there is no curve, and which cells may have some."""
     variant, n_bits, positions = cell
-    said = (
+    message = (
         f"the store {records.store} has no history of {variant.task} {variant.family}, "
         f"L = {variant.n_layers}, n = {n_bits}, {positions} positions"
     )
     if note := records.history_note():
-        return f"{said}: {note}"
+        return f"{message}: {note}"
     cells = records.rows.select("task", "family", "n_layers", "n_bits", "positions").unique()
     named = [
         f"{task} {family} L = {depth} n = {n} {encoding}"
         for task, family, depth, n, encoding in cells.sort(cells.columns).iter_rows()
     ]
-    return f"{said}; it has runs of {first_of(named, _NAMED) or 'nothing'}"
+    return f"{message}; it has runs of {first_of(named, _NAMED) or 'nothing'}"

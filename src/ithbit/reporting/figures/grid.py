@@ -18,7 +18,7 @@ from ithbit.reporting.figures.style import FAINT, INK, PAPER
 from ithbit.reporting.figures.texts import LINE, legend_below, n_lines, row_label, width_of
 from ithbit.reporting.verdict_counts import WORDS, VerdictCounts
 
-# One hue from light to dark: the order survives in grey and in every kind of colour blindness.
+# One hue from light to dark: the order stays visible in grey and in every kind of colour blindness.
 NONE = "#eef3f7"
 SHADES = LinearSegmentedColormap.from_list("successes", [NONE, "#9ecae1", "#3182bd", "#0b3c6f"])
 DIFFERENT = "#D55E00"

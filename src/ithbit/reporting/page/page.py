@@ -64,8 +64,8 @@ def _finite(value: object) -> object:
 def _runs_data(records: Records) -> dict[str, Any]:
     """Columns, rows and curves for the page's script."""
     # Where settings differ from the paper's, the page says in what.
-    said = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
-    rows = with_differences(records.rows).with_columns(VERDICT_OF_RUN, settings=said)
+    settings = pl.when(pl.col("differs") != "").then("differs").otherwise("settings")
+    rows = with_differences(records.rows).with_columns(VERDICT_OF_RUN, settings=settings)
     styles = looks(layers_of(rows))
     shown = labels(styles)
     names = {layer_key(*layer): shown[layer] for layer in styles}

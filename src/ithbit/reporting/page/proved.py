@@ -79,10 +79,10 @@ def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
 def _proved(verdict: Verdict) -> str:
     if verdict.answer == "possible":
         return f"possible for every n, margin ≥ {verdict.every_n}"
-    parts = ["open"] if verdict.answer == "open" else []
-    if verdict.n_star is not None:
-        parts.append(f"impossible past n = {verdict.n_star:,}")
-    return ", ".join(parts)
+    if verdict.n_star is None:
+        return "open"
+    word = "not ruled out up to" if verdict.answer == "open" else "impossible past"
+    return f"{word} n = {verdict.n_star:,}"
 
 
 def _because(verdict: Verdict) -> str:

@@ -124,6 +124,7 @@ class ReportPage:
     navigation: tuple[tuple[str, str], ...]  # anchors and titles
     solved_meaning: str
     verdicts: tuple[tuple[str, str, str], ...]  # word, letter and meaning
+    headline: str  # what the runs show, in a sentence
     verdict_rows: tuple[VerdictRow, ...]
     main_table: PageTable | None
     theory: tuple[TheoryRow, ...]
@@ -173,6 +174,7 @@ def report_page(records: Records, settings: str) -> ReportPage:
         navigation=tuple((anchor, title) for anchor, title, content in sections if content),
         solved_meaning=SOLVED,
         verdicts=tuple((word, letter, meaning) for word, (letter, meaning) in WORDS.items()),
+        headline=count_verdicts(cells.of(cells.by_cell)).headline,
         verdict_rows=_verdict_rows(cells),
         main_table=tables[0] if tables else None,
         theory=theory,

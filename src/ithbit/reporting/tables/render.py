@@ -66,18 +66,18 @@ def _layouts(
     The roomiest comes first. Then heads and totals wrap to the width of the other rows, then values
     wrap, and finally labels.
     """
-    natural, whole, broken = [], [], []
+    natural, unbroken, broken = [], [], []
     for head, *column in zip(heads, *cells, strict=True):
         word = max(len(word) for text in (head, *column) for word in text.split())
         others = [len(text) for text, row in zip(column, rows, strict=True) if row.kind != "total"]
         natural.append(max(len(text) for text in (head, *column)))
-        whole.append(max([word, *others]))
+        unbroken.append(max([word, *others]))
         broken.append(word)
     yield natural, 3, False
     yield natural, 2, False
-    for widths in (whole, whole[:n_labels] + broken[n_labels:], broken):
+    for widths in (unbroken, unbroken[:n_labels] + broken[n_labels:], broken):
         for gap in (3, 2, 1):
-            yield widths, gap, widths is not whole
+            yield widths, gap, widths is not unbroken
 
 
 def _width(widths: list[int], gap: int) -> int:
@@ -129,13 +129,13 @@ def to_csv(table: ReportTable, show: str) -> str:
     for at in _columns(table, show):
         head, values = table.columns[at], [row.values[at] for row in rows]
         counts = [v.standing for v in values if v.standing and show != "published"]
-        said = [word for word in WORDS if any(each.counts[word] for each in counts)]
+        words = [word for word in WORDS if any(each.counts[word] for each in counts)]
         heads += [head, f"{head} published"] if show == "both" else [head]
-        heads += [f"{head} {word}" for word in said]
+        heads += [f"{head} {word}" for word in words]
         for line, value in zip(lines, values, strict=True):
             line += [getattr(value, whose) or "" for whose in _WHOSE if show in (whose, "both")]
             found = value.standing if value.standing and value.standing.tried else None
-            line += [str(found.counts[word]) if found else "" for word in said]
+            line += [str(found.counts[word]) if found else "" for word in words]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows([heads, *lines])

@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Share:
-    """Runs of one spec for one process; its batch sets its place."""
+    """Runs for one process; its batch sets its place."""
 
     runs: tuple[RunSpec, ...]
     attempt: int = 1  # number in a row without a new epoch

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from ithbit.display import say
@@ -44,6 +45,8 @@ def train_share(path: Path, index: int) -> None:
     from ithbit.engine.loop import train_cell
     from ithbit.engine.outcomes import to_train
     from ithbit.engine.training_context import Event, StopRequest, TrainingContext
+    from ithbit.sweeps.runner import group
+    from ithbit.sweeps.threads import StackQueue, stacks_per_process, train_in_threads
 
     def print_remark(event: Event) -> None:
         if isinstance(event.what, str):
@@ -58,6 +61,19 @@ def train_share(path: Path, index: int) -> None:
             batch.store, choose_device(batch.device), watch=print_remark, stop=stop
         )
         share.note("ready")
+        device = context.device
+        todo = to_train(share.runs, context, retry_failed=False)[0]
+        # What a share of a CPU holds trains together, on all cores that the task has.
+        stacks = group(todo, device, n_workers=1, size=None if device.is_cuda else len(share.runs))
+        if len(stacks) > 1:
+            n_threads = min(stacks_per_process(device.torch.type), len(stacks))
+            train_in_threads(
+                StackQueue(stacks),
+                context,
+                n_threads,
+                when_busy=lambda stack: drop_stale_locks(batch.store, stack),
+            )
+            return
         while not stop.requested:
             try:
                 train_cell(to_train(share.runs, context, retry_failed=False)[0], context)
@@ -70,7 +86,7 @@ def train_share(path: Path, index: int) -> None:
         raise
 
 
-def drop_stale_locks(store: Path, runs: tuple[RunSpec, ...]) -> None:
+def drop_stale_locks(store: Path, runs: Iterable[RunSpec]) -> None:
     """Remove the lock file of every run whose folder has not changed for `STALE_SECONDS`.
 
     A lock belongs to the file it was taken on: a new file of that name is not locked.

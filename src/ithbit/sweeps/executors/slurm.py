@@ -17,6 +17,9 @@ accepts. A profile is a TOML file with the same names:
     time = "4:00:00"
     cpus-per-task = 4
     exclusive = true
+
+Two names are ours: `setup` is a shell line, or a list of them, that each task runs before Python
+starts (modules, conda), and `python` is the command that starts Python there (a container).
 """
 
 import os
@@ -26,6 +29,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +60,33 @@ _OURS = {  # what identifies our jobs and finds their shares
 }
 
 
+@dataclass(frozen=True)
+class SlurmOptions:
+    """What a user asks of the cluster: options of `sbatch`, shell lines to run first in each task,
+    and the command that starts Python there, in the words of a shell."""
+
+    sbatch: Options = field(default_factory=dict)
+    setup: tuple[str, ...] = ()
+    python: str = shlex.quote(sys.executable)
+
+    @property
+    def asks_for_gpu(self) -> bool:
+        """Whether they already ask for a GPU, in any of the ways that Slurm offers."""
+        names_gpus = any(name.startswith("gpus") for name in self.sbatch)
+        return names_gpus or "gpu" in str(self.sbatch.get("gres", ""))
+
+
 class Slurm:
     """The cluster that this machine submits to."""
 
-    def __init__(self, options: Options | None = None, at_once: int | None = None) -> None:
+    def __init__(self, options: SlurmOptions | None = None, at_once: int | None = None) -> None:
         for program in PROGRAMS:
             if shutil.which(program) is None:
                 raise ClusterError(
                     f"there is no Slurm on this machine ({program} is not on the PATH); use a "
                     "login node of the cluster, or leave --on slurm out"
                 )
-        self.options, self.at_once = options or {}, at_once
+        self.options, self.at_once = options or SlurmOptions(), at_once
 
     def largest_batch(self) -> int:
         """MaxArraySize: indices start at 0 and must stay below it."""
@@ -79,7 +99,7 @@ class Slurm:
         process looks before it is done, even if this process is killed.
         """
         command = sbatch_command(batch, self.options, self.at_once)
-        answer = _run(command, job_script(batch), lock)
+        answer = _run(command, job_script(batch, self.options), lock)
         (batch.folder / "submitted").write_text(answer.strip().split(";")[0] + "\n")
 
     def alive(self) -> dict[Handle, Job]:
@@ -97,7 +117,7 @@ class Slurm:
             _run(["scancel", *names[start : start + 500]], may_fail=True)
 
 
-def sbatch_command(batch: Batch, options: Options, at_once: int | None = None) -> list[str]:
+def sbatch_command(batch: Batch, options: SlurmOptions, at_once: int | None = None) -> list[str]:
     """The command that submits a batch; the job script goes to its standard input.
 
     The user's options come last and take precedence over ours.
@@ -113,22 +133,28 @@ def sbatch_command(batch: Batch, options: Options, at_once: int | None = None) -
         "ntasks": "1",
         "cpus-per-task": "1",
     }
-    if batch.device == "cuda" and not asks_for_gpu(options):
+    if batch.device == "cuda" and not options.asks_for_gpu:
         ours["gres"] = "gpu:1"
-    both = {**{name: value for name, value in ours.items() if name not in options}, **options}
+    theirs = options.sbatch
+    both = {**{name: value for name, value in ours.items() if name not in theirs}, **theirs}
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in both.items()]
     return ["sbatch", *words]
 
 
-def job_script(batch: Batch) -> str:
-    """The script of a share: it leaves a trace in the store before anything else can go wrong."""
+def job_script(batch: Batch, options: SlurmOptions | None = None) -> str:
+    """The script of a share: it leaves a trace in the store before anything else can go wrong.
+    With lines of the user's own it is a login shell's, where `module` and `conda` are known."""
+    options = options or SlurmOptions()
     trace = f'{shlex.quote(str(batch.folder))}/"$SLURM_ARRAY_TASK_ID".trace'
-    program = f"{shlex.quote(sys.executable)} -m ithbit.sweeps.executors.node"
-    return f"""#!/bin/sh
-echo "started on $(hostname) as ${{SLURMD_NODENAME:-a node}}" >> {trace} || exit 3
-export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
-exec {program} {shlex.quote(str(batch.path))} "$SLURM_ARRAY_TASK_ID"
-"""
+    program = f"{options.python} -m ithbit.sweeps.executors.node"
+    lines = [
+        "#!/bin/bash -l" if options.setup else "#!/bin/sh",
+        f'echo "started on $(hostname) as ${{SLURMD_NODENAME:-a node}}" >> {trace} || exit 3',
+        *options.setup,
+        'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"',
+        f'exec {program} {shlex.quote(str(batch.path))} "$SLURM_ARRAY_TASK_ID"',
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def parse_queue(text: str) -> dict[Handle, Job]:
@@ -194,11 +220,14 @@ def _complaint(errors: str) -> str:
     return "; ".join(dict.fromkeys(messages))
 
 
-def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
-    """Options of a profile and of the command line, which takes precedence.
+def read_options(given: Iterable[str], profile: Path | None = None) -> SlurmOptions:
+    """Options of a profile and of the command line, which takes precedence. Lines of `setup` add
+    up, the profile's first.
 
-    >>> read_options(["partition=gpu", "time=4:00:00", "exclusive"])
+    >>> read_options(["partition=gpu", "time=4:00:00", "exclusive"]).sbatch
     {'partition': 'gpu', 'time': '4:00:00', 'exclusive': True}
+    >>> read_options(["setup=module load cuda", "setup=conda activate me"]).setup
+    ('module load cuda', 'conda activate me')
     >>> read_options(["array=1-5"])
     Traceback (most recent call last):
     ...
@@ -208,8 +237,19 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
     for text in given:
         word, equals, rest = text.partition("=")
         words.append((word, rest.strip() if equals else True))
-    options = {word.strip().removeprefix("--").replace("_", "-"): value for word, value in words}
+    named = [(word.strip().removeprefix("--").replace("_", "-"), value) for word, value in words]
     problems = []
+    setup: list[str] = []
+    for name, value in named:
+        lines = value if isinstance(value, list) else [value]
+        if name == "setup" and all(isinstance(x, str) and x and "\n" not in x for x in lines):
+            setup += lines
+        elif name == "setup":
+            problems.append("setup must be a shell line, or in a profile a list of them")
+    options = {name: value for name, value in named if name != "setup"}
+    python = options.pop("python", shlex.quote(sys.executable))
+    if not isinstance(python, str) or not python.strip() or "\n" in python:
+        problems.append("python must be the command that starts Python, in one line")
     for name, value in options.items():
         if not _NAME.fullmatch(name):
             problems.append(
@@ -222,11 +262,7 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> Options:
         elif value == "" or "\n" in str(value):
             problems.append(f"{name} needs a value of one line")
     raise_problems("Slurm options", problems)
-    return {
+    for_sbatch: Options = {
         name: value is True or str(value) for name, value in options.items() if value is not False
     }
-
-
-def asks_for_gpu(options: Options) -> bool:
-    """Whether the options already ask for a GPU, in any of the ways that Slurm offers."""
-    return any(name.startswith("gpus") for name in options) or "gpu" in str(options.get("gres", ""))
+    return SlurmOptions(for_sbatch, tuple(setup), str(python))

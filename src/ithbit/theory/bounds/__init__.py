@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from ithbit.display import Printable
+from ithbit.display import Printable, upper_text
 from ithbit.errors import IthbitError, SpecError
-from ithbit.families import Task, task_named
+from ithbit.families import TASKS, Task, task_named
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
 from ithbit.theory.bounds.counting import n_star
@@ -70,6 +70,9 @@ class LengthBounds(Printable):
     best: Route
     routes: tuple[Route, ...]  # tightest first, including the state in finite precision
     all: bool = False  # whether the routes are shown
+    values: int | None = 2  # of an answer; None if there are n
+    counts: str = "bits"  # what n counts
+    accuracy: float | None = None  # at n, from above; None if the bound says nothing
 
     @property
     def n_star(self) -> int:
@@ -82,14 +85,20 @@ class LengthBounds(Printable):
 
     def to_json(self) -> dict[str, Any]:
         record = {"task": self.task, **self.arch.to_json(), "n": self.n, **self._route(self.best)}
+        record |= {"values": self.values, "accuracy_at_most": self.accuracy}
         if self.all:
             record["routes"] = [self._route(route) for route in self.routes]
         return record
 
     def _vacuous_at(self, route: Route) -> list[int]:
         """The length that was given, or else the paper's, at which a bound says nothing."""
-        lengths = PAPER_LENGTHS if self.n is None else (self.n,)
+        usual = PAPER_LENGTHS if self._binary else ()
+        lengths = usual if self.n is None else (self.n,)
         return [n for n in lengths if n <= route.n_star]
+
+    @property
+    def _binary(self) -> bool:
+        return self.task in TASKS and self.values == 2
 
     def _route(self, route: Route) -> dict[str, Any]:
         return {
@@ -104,8 +113,14 @@ class LengthBounds(Printable):
 
     def render(self) -> Iterator[str]:
         arch, best = self.arch, self.best
-        yield f"{self.task} · {arch.family} ({arch.model}) · {arch.depth} · {arch.sizes}"
-        yield f"impossible for every n > {best.n_star:,}, whatever the weights, in real arithmetic"
+        values = "n" if self.values is None else f"{self.values:,}"
+        task = self.task if self._binary else f"{self.task} · values {values}"
+        yield f"{task} · {arch.family} ({arch.model}) · {arch.depth} · {arch.sizes}"
+        counts = "" if self._binary else f" {self.counts}"
+        yield (
+            f"impossible for every n > {best.n_star:,}{counts}, whatever the weights, in real "
+            "arithmetic"
+        )
         yield f"  {best.rests_on}"
         proved = [r.n_star for r in self.routes if r.real_arithmetic and not r.cited]
         if best.cited and proved:
@@ -114,6 +129,11 @@ class LengthBounds(Printable):
         if self.n is not None:
             answer = "vacuous: the bound says nothing" if vacuous else "impossible"
             yield f"  at n = {self.n:,}: {answer}"
+            if self.accuracy is not None:
+                yield (
+                    f"  and expected accuracy at most {upper_text(self.accuracy, 3)} on "
+                    "independent, uniform answers"
+                )
         elif vacuous:
             yield f"  vacuous at the paper's lengths n = {', '.join(map(str, vacuous))}"
         if self.all:

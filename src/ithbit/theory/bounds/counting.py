@@ -8,6 +8,7 @@ a single function of theta on all of R^p. Then there are at most prod_s Gamma_s(
 so solving implies n <= sum_s log2 Gamma_s(n). With N = n kappa, Gamma is
 
     (A)  affine tests:         sum_{r<=p} C(N, r)
+    (A)  winner of V affine functions per index, in the last stage:  sum_{r<=p} C(n, r) (V - 1)^r
     (P)  degree <= l, Warren:  2 (2 e N l / p)^p          Anthony-Bartlett, Theorem 8.3, cited
     (P') degree <= l, Bezout:  l^(2p) sum_{r<=p} C(N, r)  proved here, no cited constant
     (K)  degree <= l with m implicit variables and a Pfaffian chain of q functions per index and
@@ -15,7 +16,31 @@ so solving implies n <= sum_s log2 Gamma_s(n). With N = n kappa, Gamma is
          Q = q0 + p q,  D = E = p (m + 1),  beta = Q (Q-1) / 2 + E log2 l + D log2(l + M)
                           + Q log2(min(Q, D+E) M + E l + D (l + M) - D - E + 1)
 
-and never more than 2^N.
+and never more than 2^N, or V^n for V values.
+
+*V values.* If an answer is one of V values, the strict greatest of V functions, there are V^n
+answer vectors, so solving implies n log2 V <= sum_s log2 Gamma_s(n). Affine functions are counted
+by Lemma 1; for any others the last stage makes its tests for each of the V (V - 1) / 2 differences,
+so N = n kappa V (V - 1) / 2 there. A positive factor common to all V functions may be left out.
+
+*Lemma 1.* Let g_(q,v) be affine on R^p, for n units q of V values v each. At most W = sum_{r<=p}
+C(n, r) (V - 1)^r vectors w have a theta with g_(q,w_q) > g_(q,v) for all q and all v other than
+w_q. Proof: let A be the set of these w, one theta picked for each. Small generic constants added
+to all functions keep every picked theta, and then no point is a tie of more than p units: a tie is
+an affine equation, and those of p + 1 units have independent constants. Let C_w be the closed
+convex set where w_q is among the greatest, for every q. If |A| > W, some f on A that is not 0 is
+orthogonal to the space, of dimension W, of sums of functions of at most p coordinates:
+
+    sum of f(w') over w' in A with w' = z on S is 0, for every |S| <= p and every z.        (*)
+
+Fix a point. Of all w with f(w) != 0 take one whose C_w is farthest from it, let x be the nearest
+point of C_w, and S the units with a tie at x: |S| <= p. Let D contain C_w, by the inequalities of
+the units in S alone. The others are strict at x, so D and C_w agree near x, and x is the nearest
+point of the convex set D, the only one. Let w' = w on S, w' != w. Then C_w' is part of D, and x is
+not in it: a unit outside S has one winner at x, which is w_q, so x in C_w' would give w' = w. So
+C_w' is farther away, and f(w') = 0. The sum (*) for S and z = w on S is then f(w) != 0: a
+contradiction. For V = 2 this counts cells. (Montúfar, Ren and Zhang show that the number is
+attained; that is cited.)
 
 Proof. *Every test has its own epsilon.* Pick one theta for each vector of outcomes that occurs:
 finitely many. Every test f_j becomes f_j - eps_j, with 0 < eps_j below all positive values of f_j
@@ -84,9 +109,11 @@ class Stage:
     chain: int = 0  # q
     shared_chain: int = 0  # q0
     chain_degree: int = 1  # M
+    values: int = 2  # V: in the last stage, the greatest of V functions wins; 2 is a sign
 
     def __post_init__(self) -> None:
         assert min(self.parameters, self.tests, self.degree, self.chain_degree) >= 1
+        assert self.values >= 2
         assert min(self.implicit, self.chain, self.shared_chain) >= 0
 
     @property
@@ -95,6 +122,15 @@ class Stage:
         if self.implicit or self.chain or self.shared_chain:
             return "K"
         return "A" if self.degree == 1 else "P"
+
+    @property
+    def winners(self) -> bool:
+        """Whether Lemma 1 counts it."""
+        return self.kind == "A" and self.tests == 1 and self.values > 2
+
+    def signs(self, n: int) -> int:
+        """N, the sign tests over n indices: every two of the V functions are compared."""
+        return n * self.tests * (self.values * (self.values - 1) // 2)
 
 
 def log2_cells(hyperplanes: int, dimension: int) -> float:
@@ -114,33 +150,54 @@ def log2_cells(hyperplanes: int, dimension: int) -> float:
         # 2^N less the sum over r <= N - p - 1, which must be bounded from below here.
         rest = log2_cells(N, N - p - 1) - _LOOSE
         return N + math.log1p(-(2.0 ** (rest - N))) / math.log(2)
+    return min(float(N), _log2_choose(N, p) + math.log2(_in_units_of_the_last(N, p, 1)))
+
+
+def log2_winners(units: int, dimension: int, values: int) -> float:
+    """Upper bound on log2 sum_{r <= p} C(n, r) (V - 1)^r, Lemma 1; at most a bit above it.
+
+    >>> round(2 ** log2_winners(10, 2, 3)), round(2 ** log2_winners(3, 3, 4))  # 1 + 20 + 180, 4^3
+    (201, 64)
+    """
+    n, p, u = units, dimension, values - 1
+    if p >= n or p * values >= n * u:  # from the mean on: half of all vectors or more
+        return n * math.log2(values)
+    found = _log2_choose(n, p) + p * math.log2(u) + math.log2(_in_units_of_the_last(n, p, u))
+    return min(n * math.log2(values), found)
+
+
+def _log2_choose(N: int, p: int) -> float:
+    """log2 C(N, p), up to rounding, or from above by Robbins' formula."""
     if p <= _DIRECT:
-        largest = math.fsum(math.log2((N - j) / (p - j)) for j in range(p))
-    else:
-        rest = N - p
-        largest = (
-            p * math.log2(N / p)
-            - rest * math.log1p(-p / N) / math.log(2)
-            + 0.5 * math.log2(N / (2 * math.pi * p * rest))
-            + (1 / (12 * N) - 1 / (12 * p + 1) - 1 / (12 * rest + 1)) / math.log(2)
-        )
-    # C(N, r-1) / C(N, r) = r / (N - r + 1): the sum over r <= p in units of C(N, p).
+        return math.fsum(math.log2((N - j) / (p - j)) for j in range(p))
+    rest = N - p
+    return (
+        p * math.log2(N / p)
+        - rest * math.log1p(-p / N) / math.log(2)
+        + 0.5 * math.log2(N / (2 * math.pi * p * rest))
+        + (1 / (12 * N) - 1 / (12 * p + 1) - 1 / (12 * rest + 1)) / math.log(2)
+    )
+
+
+def _in_units_of_the_last(N: int, p: int, u: int) -> float:
+    """sum_{r <= p} C(N, r) u^r in units of its last term: the terms before have the ratios
+    r / (N - r + 1) / u."""
     total = term = 1.0
     for r in range(p, max(0, p - _TERMS), -1):
-        term *= r / (N - r + 1)
+        term *= r / ((N - r + 1) * u)
         total += term
         if term < 1e-18:
             break
     if p > _TERMS and term >= 1e-18:
-        total += term * (N - p + 1) / (N - 2 * p + 1)
-    return min(float(N), largest + math.log2(total))
+        total += term * ((N - p + 1) * u) / ((N - p + 1) * u - p)
+    return total
 
 
-def cells(hyperplanes: int, dimension: int) -> int:
-    """sum_{r <= p} C(N, r), exact."""
+def cells(hyperplanes: int, dimension: int, values: int = 2) -> int:
+    """sum_{r <= p} C(N, r) (V - 1)^r, exact."""
     total = term = 1
     for r in range(1, min(dimension, hyperplanes) + 1):
-        term = term * (hyperplanes - r + 1) // r
+        term = term * (hyperplanes - r + 1) * (values - 1) // r
         total += term
     return total
 
@@ -163,18 +220,21 @@ def log2_gamma(stage: Stage, n: int, polynomial: Polynomial = "bezout") -> float
     >>> log2_gamma(Stage("readout", parameters=3, tests=1), 3)
     3.0
     """
-    N, p = n * stage.tests, stage.parameters
+    N, p = stage.signs(n), stage.parameters
+    most = float(N) if stage.values == 2 else n * math.log2(stage.values)
+    if stage.winners:
+        return log2_winners(n, p, stage.values)
     if stage.kind == "P" and polynomial == "warren":
         # The theorem requires N >= p. Deep stacks have degrees too large for a float.
         degree = min(stage.degree, 1 << 64)
         more = math.log2(stage.degree) - 64 if stage.degree > degree else 0.0
-        return min(float(N), 1 + p * (math.log2(2 * math.e * max(N, p) * degree / p) + more))
+        return min(most, 1 + p * (math.log2(2 * math.e * max(N, p) * degree / p) + more))
     extra = 0.0
     if stage.kind == "P":
         extra = 2 * p * math.log2(stage.degree)
     elif stage.kind == "K":
         extra = chain_exponent(stage)
-    return min(float(N), extra + log2_cells(N, p))
+    return min(most, extra + log2_cells(N, p))
 
 
 def log2_answers(stages: tuple[Stage, ...], n: int, polynomial: Polynomial = "bezout") -> float:
@@ -190,13 +250,16 @@ def log2_answers(stages: tuple[Stage, ...], n: int, polynomial: Polynomial = "be
 def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
     """The largest n that the counting theorem does not exclude; every larger n is excluded.
 
-    Each log2 Gamma is concave in n and 0 at n = 0: C(N, p) / sum_{r<=p} C(N, r) increases in N, so
-    the growth factor 2 - C(N, p) / sum does not; (P) is a logarithm; the minimum with N keeps both.
-    Hence n - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the border:
-    doubles locate it, balls decide it (`ithbit.theory.bounds.borders`).
+    Each log2 Gamma is concave in n and 0 at n = 0: with a = sum_{r<=p} C(N, r) u^r, u = V - 1, the
+    growth factor is 1 + u - u C(N, p) u^p / a, and C(N, p) u^p / a increases in N; (P) is a
+    logarithm; the minimum with a multiple of n keeps both. Hence n log2 V - sum_s log2 Gamma_s(n),
+    once positive, stays positive, and bisection finds the border: doubles locate it, balls decide
+    it (`ithbit.theory.bounds.borders`).
 
     >>> n_star((Stage("readout", parameters=5, tests=1),))
     5
+    >>> n_star((Stage("hidden", 16, 64), Stage("readout", 16, 1, values=4096)))
+    28
     """
     from ithbit.theory.bounds.borders import excluded, largest_after
 
@@ -223,11 +286,12 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
 def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> tuple[int, int]:
     """Numbers about the border in doubles: at `high` an excess is beyond rounding, at `low` not."""
     low, high, factor = 0, max(1, *(stage.parameters // stage.tests for stage in stages)), 2
+    each = math.log2(stages[-1].values)
 
     def beyond(n: int) -> bool:
-        if any(n * stage.tests <= stage.parameters for stage in stages):
+        if stages[-1].values == 2 and any(n * s.tests <= s.parameters for s in stages):
             return False
-        return log2_answers(stages, n, polynomial) - n < -_SLACK * n
+        return log2_answers(stages, n, polynomial) - n * each < -_SLACK * n * each
 
     while not beyond(high):
         low, high, factor = high, high * factor, factor * factor

@@ -14,6 +14,9 @@ decisions on numbers that write down their equations.
     p1 = d (d_h + 1)    the numbers S = sum v phi(k)^T and z = sum phi(k) of one linear layer
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from ithbit.errors import SpecError
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
@@ -32,12 +35,15 @@ class TooDeepError(SpecError):
     """The stack has a bound, but too many layers to compute it."""
 
 
-def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
-    """The stage list of a decision, or None where the counting theorem has nothing to say.
+def stages(task: Task, arch: Architecture, values: int = 2) -> tuple[Stage, ...] | None:
+    """The stage list of a decision among V values, or None where the counting theorem has nothing
+    to say.
 
     Full attention is covered for one layer, where it equals causal attention at the last token
     (Remark 7). Exact: the numbers are those of the decision as the docstrings below write it. It
-    is one way to write it; fewer variables may do.
+    is one way to write it; fewer variables may do. For more than two values the last stage compares
+    V logits, u_v^T y each. Without hidden units only these products matter, and their differences
+    are of rank min(V - 1, d).
 
     >>> from ithbit.theory.architecture import architecture
     >>> for stage in stages("rhi", architecture("rnn", width=2, hidden=8)):
@@ -49,8 +55,8 @@ def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
     one_layer = arch.n_layers == 1
     additive = arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
     if not arch.hidden and arch.model == "formal" and additive:
-        # Affine throughout: the logit is f(sigma) + g(i), and theta = f(sigma).
-        return (Stage("readout", 1, 1),)
+        # Affine throughout: the logits are f(sigma) + g(i), and theta = f(sigma).
+        return (Stage("readout", _rank(arch.width, values), 1, values=values),)
     if task == "lhi":
         found = _LHI.get((arch.model, arch.kind)) if one_layer else None
     else:
@@ -60,11 +66,21 @@ def stages(task: Task, arch: Architecture) -> tuple[Stage, ...] | None:
             f"bounds are computed for at most {MOST_LAYERS} layers, got {arch.n_layers:,}; "
             "take fewer"
         )
-    return found(arch) if found else None
+    if found is None:
+        return None
+    if not arch.hidden and one_layer and (affine := _AFFINE.get(found)):
+        return (affine(arch, values),)
+    *hidden, last = found(arch)
+    return (*hidden, replace(last, values=values))
+
+
+def _rank(width: int, values: int) -> int:
+    """The rank of the differences of V readout vectors of this width."""
+    return min(values - 1, width)
 
 
 def fixed_bits(task: Task, arch: Architecture) -> int:
-    """How many bits the argument holds fixed; n* grows by this number.
+    """How many bits (or values) the argument holds fixed; n* grows by this number.
 
     Through Mamba2's convolution of width v the last token sees the v - 1 bits before it, and in LHI
     the v - 1 bits after the index see the index.
@@ -101,12 +117,15 @@ def _linear_rhi(arch: Architecture) -> tuple[Stage, ...]:
     """Causal linear attention; preactivations times the denominators are polynomials of (S, z)."""
     d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
     p1 = d * (arch.head_width + 1)
-    if L == 1 and not w:
-        # Only u^T S and z matter for an affine readout u: d numbers each.
-        return (Stage("readout", 2 * d, 1, H),)
     affine = arch.feature == "relu" or L == 1
     later = _relu_features(arch, p1) if affine else _elu_features(arch, p1)
     return (*_relu("layer 1, hidden", p1, w, H), *later)
+
+
+def _linear_affine(arch: Architecture, values: int) -> Stage:
+    """One layer, affine: of a head's S only its products with the readout vectors matter, and z."""
+    p = arch.width * (_rank(arch.head_width, values) + 1)
+    return Stage("readout", p, 1, arch.heads, values=values)
 
 
 def _relu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
@@ -152,21 +171,28 @@ def _elu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
 def _attention_lhi(arch: Architecture) -> tuple[Stage, ...]:
     """a = (alpha(i) + beta(sigma)) / (gamma(i) + rho(sigma)) per head, softmax or any phi.
 
-    theta = (beta, rho) in R^(d + H); for an affine readout u only u.beta and rho matter, per head.
+    theta = (beta, rho) in R^(d + H).
     """
     d, H = arch.width, arch.heads
-    if not arch.hidden:
-        return (Stage("readout", 2 * H, 1, H),)
     return (Stage("hidden", d + H, arch.hidden, H), Stage("readout", d + H, 1, H))
+
+
+def _attention_affine(arch: Architecture, values: int) -> Stage:
+    """Of a head's beta only its products with the readout vectors matter, and rho."""
+    p = arch.heads * (_rank(arch.head_width, values) + 1)
+    return Stage("readout", p, 1, arch.heads, values=values)
 
 
 def _ssm_lhi(arch: Architecture) -> tuple[Stage, ...]:
     """h = A(sigma) alpha(i) + b(sigma), for any maps A and B; a constant A leaves b(sigma)."""
     d, w = arch.width, arch.hidden
-    if not w:
-        return (Stage("readout", d + 1, 1),)
     p = d if arch.transition == "constant" else d * d + d
     return (Stage("hidden", p, w), Stage("readout", p, 1))
+
+
+def _ssm_affine(arch: Architecture, values: int) -> Stage:
+    """Of A(sigma) and b(sigma) only the products with the readout vectors matter."""
+    return Stage("readout", _rank(arch.width, values) * (arch.width + 1), 1, values=values)
 
 
 def _gru_rhi(arch: Architecture) -> tuple[Stage, ...]:
@@ -284,4 +310,10 @@ _LHI = {
     ("trained", "softmax"): _block_lhi,
     ("trained", "linear"): _block_lhi,
     ("trained", "mamba2"): _mamba2_lhi,
+}
+# One layer without hidden units (trained blocks always have some): one stage, fewer numbers.
+_AFFINE: dict[object, Callable[[Architecture, int], Stage]] = {
+    _linear_rhi: _linear_affine,
+    _attention_lhi: _attention_affine,
+    _ssm_lhi: _ssm_affine,
 }

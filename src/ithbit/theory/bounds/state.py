@@ -1,4 +1,5 @@
-"""The finite-precision bound: a state of S b-bit numbers distinguishes at most 2^(S b) strings.
+"""The finite-precision bound: a state of S b-bit numbers distinguishes at most 2^(S b) strings, so
+n values of V each need S b >= n log2 V.
 
 If the state after the n bits, all layers together, is S numbers of b bits, and the model is
 evaluated recurrently and deterministically, then RHI needs S b >= n: two strings with the same
@@ -32,12 +33,18 @@ def state_bits(task: Task, arch: Architecture, bits: int = BITS) -> int | None:
     512
     """
     assert bits >= 1
+    found = state_size(task, arch)
+    return None if found is None else bits * found[0] + found[1]
+
+
+def state_size(task: Task, arch: Architecture) -> tuple[int, int] | None:
+    """The numbers S of the state, and how many of the last tokens are kept beside them."""
     L = arch.n_layers
     if task == "lhi" or arch.kind == "softmax" or not (arch.causal or L == 1):
         return None
     kept = L * causal_complexity(replace(arch, family=arch.causal_twin)).dimension
     old = arch.conv - 1 if arch.kind == "mamba2" else 0
-    return bits * (kept - old * arch.conv_channels) + old
+    return kept - old * arch.conv_channels, old
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from flint import arb, fmpq
 
+from ithbit.layouts import SOFTMAX
 from ithbit.theory.certifiers.exact import Ball, Bound, Matrix, Rational, exact, need
 from ithbit.theory.certifiers.reading import (
     BITS,
@@ -34,7 +35,6 @@ from ithbit.theory.certifiers.reading import (
 from ithbit.theory.constructions.bert_angle import FLAG, INDEX, ORDERS
 from ithbit.theory.constructions.content import columns
 from ithbit.theory.solution import TrainedSolution
-from ithbit.theory.trained_blocks import BERT_EPS
 
 WINDOW = 5  # places on each side of the index that are evaluated one by one
 
@@ -102,7 +102,7 @@ def _pointed(
 
 def _right(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
-    nu, eps = reader.norms, exact(BERT_EPS)
+    nu, eps = reader.norms, exact(SOFTMAX.norm_eps)
     one, slope, v = bits_of(t)
     D0, D1 = nu[ONE] * one**2 + nu[BITS] * v**2 + d * eps, nu[PLACE]
     scores, seen = _pointed(reader, 0, slope, v, (D0, D1), arb(1))
@@ -154,7 +154,7 @@ def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
     nothing, do so again. The result increases in y, so a lower bound on y gives one on the logit;
     more content beside it makes it smaller in size.
     """
-    d, eps = reader.solution.width, arb(exact(BERT_EPS))
+    d, eps = reader.solution.width, arb(exact(SOFTMAX.norm_eps))
     y = y.lower()
     square = square.upper() if bool(y > 0) else square.lower()
     for _ in range(reader.solution.depth - (0 if reader.solution.task == "rhi" else 1)):
@@ -166,7 +166,7 @@ def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
 
 def _left(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
-    nu, eps = reader.norms, exact(BERT_EPS)
+    nu, eps = reader.norms, exact(SOFTMAX.norm_eps)
     one, slope, v = bits_of(t)
     only(t.query, {FLAG, INDEX}, "the index's type")
     only(t.fraction, {INDEX}, "the index's value")

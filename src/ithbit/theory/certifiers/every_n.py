@@ -15,12 +15,12 @@ from flint import arb, ctx, fmpq
 
 from ithbit.display import lower_text, upper_text
 from ithbit.families import FAMILIES
+from ithbit.layouts import LINEAR, MAMBA2, SOFTMAX
 from ithbit.theory.certifiers.exact import Ball, UnsuitableError, exact, need, rounded_down
 from ithbit.theory.certifiers.windows import gelu, silu, silu_at
 from ithbit.theory.constructions import bert_angle, linear_window
 from ithbit.theory.constructions.content import columns, norms
 from ithbit.theory.constructions.gru_latch import GROWS, HEAD
-from ithbit.theory.trained_blocks import BERT_EPS, DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
 
 _FORMAL_PRECISION, _PRECISION = 80, 128
 
@@ -160,7 +160,7 @@ def _read(y: Ball, d: int, bit: Ball, eps: Ball) -> Ball:
 def angle_right(d: int) -> Ball:
     """The margin of `bert_angle` on RHI, by steps 1 to 3 of its proof."""
     one, place, bit = (arb(x) for x in norms(columns(d, bert_angle.ORDERS["rhi"])))
-    eps = arb(exact(BERT_EPS))
+    eps = arb(exact(SOFTMAX.norm_eps))
     c2 = (one + bit + d * eps) / place
     gamma = bert_angle.GAINS["rhi"] * _sharpness(arb(2))
     r = _tail(gamma)
@@ -172,7 +172,7 @@ def angle_right(d: int) -> Ball:
 def angle_left(d: int, n: int = 1) -> Ball:
     """The margin of `bert_angle` on LHI, by steps 1 to 4, for this n and all larger ones."""
     one, place, bit, flag, index = (arb(x) for x in norms(columns(d, bert_angle.ORDERS["lhi"])))
-    eps = arb(exact(BERT_EPS))
+    eps = arb(exact(SOFTMAX.norm_eps))
     more = 1 + eps + eps**2
     alpha = (one + bit) / place + d * eps**3 / (place * more)
     b = 6 * arb(n + 2).log() + 60
@@ -197,7 +197,7 @@ def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
     """The margin of `linear_window`, by steps 1 to 4, for this n and all larger ones."""
     _, place, bit, index, found = (arb(x) for x in norms(columns(d, linear_window.ORDER)))
     N, T = (n, n + 1) if task == "rhi" else (n + 1, n + 2)
-    e, eps = d * arb(exact(LINEAR_EPS)), arb(exact(DENOMINATOR_EPS))
+    e, eps = d * arb(exact(LINEAR.norm_eps)), arb(exact(LINEAR.denominator_eps))
     room = index * (8 * N + 8) ** 2  # nu_0 C^2
     sigma = 1 / (1 + (4 * index + e) / room).sqrt()
     need(bool(sigma > arb(fmpq(9, 10))), "the norm is not nearly linear at this width")
@@ -224,7 +224,7 @@ def window_linear(task: str, d: int, size: int, n: int = 1) -> Ball:
 def window_mamba2(d: int, n: int = 1) -> Ball:
     """The margin of `mamba2_window`, by steps 1 to 4, for this n and all larger ones."""
     N, T = n + 1, n + 2
-    e = d * arb(exact(MAMBA_EPS))
+    e = d * arb(exact(MAMBA2.norm_eps))
     C = arb(8 * N + 8)
     sigma = 1 / (1 + (2 + e) / C**2).sqrt()
     seen = 1 / (1 + (arb(fmpq(301, 100)) + e) / C**2).sqrt()

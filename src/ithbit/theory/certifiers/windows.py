@@ -19,6 +19,7 @@ import numpy as np
 from flint import arb, fmpq
 
 from ithbit.families import FAMILIES
+from ithbit.layouts import LINEAR, MAMBA2
 from ithbit.theory.certifiers.exact import Ball, Bound, Rational, exact, need
 from ithbit.theory.certifiers.reading import (
     BITS,
@@ -37,7 +38,6 @@ from ithbit.theory.certifiers.reading import (
 from ithbit.theory.constructions import linear_window, mamba2_window
 from ithbit.theory.constructions.content import columns
 from ithbit.theory.solution import TrainedSolution
-from ithbit.theory.trained_blocks import DENOMINATOR_EPS, LINEAR_EPS, MAMBA_EPS
 
 Contents = list[list[Rational]]
 
@@ -181,7 +181,7 @@ def certify_linear(solution: TrainedSolution) -> Bound:
     reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(2, solution.depth)))
     t, d, n, T = tokens(reader), solution.width, solution.n_bits, solution.n_tokens
     size, nu = solution.spec.d_head, reader.norms
-    e = d * exact(LINEAR_EPS)
+    e = d * exact(LINEAR.norm_eps)
     C, slope, v = check_tokens(t, solution.task, INDEX)
     only(t.query, {ONE, PLACE, INDEX}, "the index's type")
 
@@ -204,7 +204,7 @@ def certify_linear(solution: TrainedSolution) -> Bound:
     places = places_of(solution, slope)
     light = (scale(nu[PLACE] * slope**2, nu[BITS] * v**2).lower() * arb(common * C)).exp()
     others = (T - 1) * size * light.upper()
-    eps = arb(exact(DENOMINATOR_EPS))
+    eps = arb(exact(LINEAR.denominator_eps))
     taken: list[Ball] = []  # what each index subtracts from every token's place
     for i in range(1, n + 1):
         held = t.index(i, n, fmpq(1 if solution.task == "rhi" else 0))[INDEX]
@@ -286,7 +286,7 @@ def certify_mamba2(solution: TrainedSolution) -> Bound:
     reader = Reader(solution, np.eye(solution.width))
     reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(2, solution.depth)))
     t, d, n, T = tokens(reader), solution.width, solution.n_bits, solution.n_tokens
-    e = d * exact(MAMBA_EPS)
+    e = d * exact(MAMBA2.norm_eps)
     C, slope, v = check_tokens(t, "lhi", INDEX)
     only(t.query, {ONE, FLAG, INDEX}, "the index's type")
     index = [t.index(i, n, fmpq(0)) for i in range(1, n + 1)]

@@ -62,6 +62,7 @@ d eps is 10^−6 and changes them in the seventh digit.
 
 import math
 
+from ithbit.layouts import SOFTMAX
 from ithbit.spec import ModelSpec
 from ithbit.theory.constructions.content import (
     Weights,
@@ -74,7 +75,6 @@ from ithbit.theory.constructions.content import (
 )
 from ithbit.theory.layers import FloatArray
 from ithbit.theory.solution import Column
-from ithbit.theory.trained_blocks import BERT_EPS
 
 ONE, PLACE, VALUE_OF_BIT, FLAG, INDEX = range(5)
 # In LHI the fraction i / N must not share a coordinate with the flag.
@@ -106,7 +106,7 @@ def _rhi_weights(spec: ModelSpec, U: FloatArray, w: Weights) -> Query:
     """Write the index token of RHI; what it asks for."""
     d, n = spec.d_model, spec.n_bits
     one, place, bit = norms(U)
-    c2 = (one + bit + d * BERT_EPS) / place
+    c2 = (one + bit + d * SOFTMAX.norm_eps) / place
     gain = GAINS["rhi"] * n**2 * sharpness(2.0) / sharpness(c2)
     beta = gain * place * math.sqrt(spec.d_head) / d
     w["embed"][:, Column.QUERY] = writer(U, {ONE: -1, PLACE: -1})
@@ -119,7 +119,7 @@ def _lhi_weights(spec: ModelSpec, U: FloatArray, w: Weights) -> Query:
     d, n = spec.d_model, spec.n_bits
     N, root = n + 1, math.sqrt(spec.d_head)
     one, place, bit, flag, index = norms(U)
-    eps = BERT_EPS
+    eps = SOFTMAX.norm_eps
     alpha = (one + bit) / place + d * eps**3 / (place * (1 + eps + eps**2))
     b = 6 * math.log(n + 2) + 60
     B = b * root / d * math.sqrt((one + place + bit) * (flag + index) / 6)

@@ -74,8 +74,17 @@ def zeros(spec: ModelSpec) -> Weights:
     """All parameters at 0, except the gains of norms at 1."""
     return {
         name: np.full(shape, 1.0 if is_norm(name) and name.endswith("weight") else 0.0)
-        for name, shape in shapes(spec).items()
+        for name, shape in sorted(shapes(spec).items(), key=lambda item: _order_in_files(item[0]))
     }
+
+
+def _order_in_files(name: str) -> tuple[int, int]:
+    """Where certificates list a parameter; kept, so that the same one has the same bytes. Attention
+    blocks end with their norms there, and `leave` stands before the blocks."""
+    stage, *rest = name.split(".")
+    stages = ("embed", "positions", "enter", "leave", "blocks", "head")
+    in_block = stage == "blocks" and 2 * int(rest[0]) + rest[1].startswith(("norm1", "norm2"))
+    return stages.index(stage), int(in_block)
 
 
 def is_norm(name: str) -> bool:

@@ -18,7 +18,6 @@ from ithbit.theory.layers import FloatArray
 PRECISION = 96
 _EPS = fmpq(1, 10**12)
 _PIECES = 12
-_CUTS = 5  # bits fixed at most in a leaf whose bound is too low at first
 _BEND = (arb("-0.10799"), arb("0.79789"))  # GELU'' = φ(x)(2 - x²), least at ±2, greatest at 0
 
 Ball = Any  # flint.arb, which has no type stubs
@@ -26,7 +25,7 @@ Balls = Any  # flint.arb_mat
 
 
 class OneLayer:
-    """The trained model in balls; `holds` bounds its margin over a set of inputs."""
+    """The trained model in balls; `lower` bounds its margin over a set of inputs."""
 
     def __init__(self, spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
         self.n, d = spec.n_bits, spec.d_model
@@ -79,19 +78,10 @@ class OneLayer:
     def _norm(self, name: str) -> tuple[list[Ball], list[Ball]]:
         return tuple(self.p[f"{name}.{which}"].tolist()[0] for which in ("weight", "bias"))
 
-    def holds(self, index: int, bits: list[int], stated: float, cuts: int = _CUTS) -> bool:
-        """Whether the margin is at least as stated on all strings with these bits (-1 for a free
-        bit; index from 0). If the bound is too low, the free bit that heads attend to most is
-        fixed both ways: the search may have had a better bound, and the leaf may be right."""
-        low = self.lower(index, bits)
-        if low.is_finite() and low >= arb(stated):
-            return True
+    def branch(self, index: int, bits: list[int]) -> int | None:
+        """The free bit that heads attend to most."""
         free = [j for j, bit in enumerate(bits) if bit < 0]
-        if not (free and cuts):
-            return False
-        at = max(free, key=lambda j: self._share(index, j))
-        halves = ([*bits[:at], bit, *bits[at + 1 :]] for bit in (0, 1))
-        return all(self.holds(index, half, stated, cuts - 1) for half in halves)
+        return max(free, key=lambda j: self._share(index, j)) if free else None
 
     def _share(self, index: int, j: int) -> float:
         """The most attention that any head may pay to bit j, roughly."""
@@ -190,13 +180,14 @@ def _guess(pairs: list[list[tuple[Ball, Ball]]], rest: list[tuple[Ball, Ball]]) 
     a, x = np.array([[(float(a), float(x)) for a, x in pair] for pair in pairs]).reshape(-1, 2, 2).T
     b, y = np.array([(float(a), float(x)) for a, x in rest]).T
     at = float(min(x.min(initial=np.inf), y.min()))
-    for _ in range(8):
-        first = a[0] * (x[0] - at) >= a[1] * (x[1] - at)
-        best, value = np.where(first, a[0], a[1]), np.where(first, x[0], x[1])
-        weight = float(best.sum() + b.sum())
-        if not weight > 0:  # they underflow
-            break
-        at = float(best @ value + b @ y) / weight
+    with np.errstate(all="ignore"):
+        for _ in range(8):
+            first = a[0] * (x[0] - at) >= a[1] * (x[1] - at)
+            best, value = np.where(first, a[0], a[1]), np.where(first, x[0], x[1])
+            weight = float(best.sum() + b.sum())
+            if not weight > 0:  # they underflow
+                break
+            at = float(best @ value + b @ y) / weight
     return at
 
 

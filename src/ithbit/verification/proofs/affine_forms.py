@@ -108,11 +108,12 @@ def with_own(x: Form, radius: FloatArray) -> Form:
     return Form(x.c, np.concatenate([x.G, more], -1), e)
 
 
-def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bool = True) -> Form:
+def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: float = 0.0) -> Form:
     """LayerNorm: the centred vector times an affine enclosure of its inverse deviation.
 
     The variance is an affine form plus |G ε|²/d, which lies between 0 and the mean of the squared
-    radii, or with `gram`, which costs more, the sum of |products of generators|/d if that is less.
+    radii. Where that mean is more than `gram` of the variance, it is also at most the sum of
+    |products of generators|/d, which costs more.
     A coordinate whose affine enclosure is wider than its plain interval gets the interval instead.
     The remainder becomes a symbol of each coordinate's own.
     """
@@ -128,9 +129,9 @@ def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bo
     v0 = (c * c).mean(-1) + eps
     vG = 2 * np.matmul(c[:, None], G)[:, 0] / d
     square = (r * r).mean(-1) * (1 + 2 * off)
-    if gram:
-        products = np.abs(np.matmul(G.swapaxes(-1, -2), G)).sum((-1, -2)) / d
-        square = np.minimum(square, products * (1 + 2 * off))
+    rows = np.flatnonzero(square > gram * v0)
+    products = np.abs(np.matmul(G[rows].swapaxes(-1, -2), G[rows])).sum((-1, -2)) / d
+    square[rows] = np.minimum(square[rows], products * (1 + 2 * off))
     ve = square / 2 + ((2 * size * e).mean(-1) + off * 4 * scale) * _UP
     v0 = v0 + square / 2
     reach = (np.abs(vG).sum(-1) + ve) * (1 + off)
@@ -139,7 +140,7 @@ def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bo
     hi = np.minimum(v0 + reach, (far * far).mean(-1) + eps) + off * scale
     lo = np.maximum(lo, eps * _DOWN)
     hi = np.maximum(hi, lo * (1 + 1e-12))
-    slope, s0, se = _inverse_root(lo, hi)
+    slope, s0, se = inverse_root(lo, hi)
     s0 = s0 + slope * v0
     sG = slope[:, None] * vG
     se = (se + np.abs(slope) * (ve + off * v0) + off * np.abs(s0)) * _UP
@@ -169,7 +170,7 @@ def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: bo
     return Form(c, normal.G * gain[:, None], e * _UP + TINY)
 
 
-def _inverse_root(lo: FloatArray, hi: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def inverse_root(lo: FloatArray, hi: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(a, b, r) with 1/√v within a v + b ± r on [lo, hi]: the chord's slope, and the middle.
 
     1/√v is convex, so v^-½ - a v is greatest at an end; over all v > 0 it is at least
@@ -216,7 +217,7 @@ def block_tail(
     softmax: bool,
     eps: float,
     brief: bool = False,
-    gram: bool = True,
+    gram: float = 0.0,
 ) -> Form:
     """A block after attention and its residual sum; if `brief`, the remainders of GELUs become one
     symbol per coordinate of the sum instead of one per hidden unit."""

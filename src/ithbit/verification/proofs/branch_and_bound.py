@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ithbit.display import NO_BOUND, lower_percent, lower_text
+from ithbit.display import NO_BOUND, clock, lower_percent, lower_text
 from ithbit.store.linked_files import open_regular
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
@@ -31,6 +31,8 @@ from ithbit.verification.proofs.interface import Ints, Leaves, MarginBounds, Nod
 FORMAT = "ithbit search 1"
 _SAMPLES = 256  # for each index
 _SPOKEN = 0.2  # seconds between two reports of progress
+_NEW = -2  # in place of the bit to fix next: not bounded yet
+_NEAR = 0.9  # of the least margin met
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +61,14 @@ class Found:
     share_closed: float  # of all inputs: where the bounds are above 0
     nodes: int
     seconds: float
+    seconds_left: float | None = None  # about, if it goes on like this; never more than it may take
 
     def sentence(self) -> str:
         """The progress, in words."""
         low = lower_text(self.least_proved, 4) if self.least_proved > 0 else NO_BOUND
         closed = lower_percent(self.share_closed)
-        return f"{closed} closed, least bound {low}, {self.nodes:,} nodes"
+        left = "" if self.seconds_left is None else f", about {clock(self.seconds_left)} left"
+        return f"{closed} closed, least bound {low}, {self.nodes:,} nodes{left}"
 
     @property
     def outcome(self) -> Literal["proved", "refuted", "open"]:
@@ -111,47 +115,69 @@ def search(
     watch: Callable[[Found], None] | None = None,
     start: Found | None = None,
     keep: Callable[[Found], None] | None = None,
+    tighten: float = 0.0,
 ) -> Found:
     """Bound the margin over all inputs from below until the bound is within the slack of `bounds`
-    of the least margin met, an input is wrong, or the time is up. Continues from the leaves of
-    `start`, which are bounded again, and adds its nodes and seconds to the totals; if the user
-    interrupts it, `keep` receives what was found so far."""
+    of the least margin met, an input is wrong, or the time is up. Where any bound above 0 is enough
+    and is reached, at most a share `tighten` of the nodes so far is spent on coming within a tenth
+    of the least margin met. Continues from the leaves of `start`, which are bounded again, and adds
+    its nodes and seconds to the totals; if the user interrupts it, `keep` receives what was found
+    so far."""
     slack, started = bounds.slack, time.perf_counter()
     spoken = started
+    most: float = math.inf  # nodes, once all bounds are above 0
     if start is None:
         index, bits = cases(bounds.n)
         limits = everything(bounds.functionals, len(index))
-        leaves, least, worst = _bounded(bounds, index, bits, limits, math.inf, ("", 0))
-        count, before = len(leaves), 0.0
+        count, before = 0, 0.0
     else:
         held = start.leaves
-        leaves, least, worst = _bounded(
-            bounds, held.index, held.bits, held.limits, math.inf, ("", 0)
+        index, bits, limits, count, before = (
+            *(held.index, held.bits, held.limits),
+            *(start.nodes, start.seconds),
         )
-        count, before = start.nodes, start.seconds
+    none = np.full(len(index), -math.inf)
+    leaves = Nodes(index, bits, limits, none, np.full(len(index), _NEW))
+    least, worst, begun = math.inf, ("", 0), False
 
-    def found() -> Found:
+    def found(now: float) -> Found:
         closed, low = share_closed(leaves, bounds.functionals), float(leaves.lower.min())
-        spent = before + time.perf_counter() - started
-        return Found(leaves, low, least, *worst, closed, count, spent)
+        spent = now - started
+        left = max(0.0, min(spent * (1 - closed) / closed if closed else seconds, seconds - spent))
+        return Found(leaves, low, least, *worst, closed, count, before + spent, left)
 
     try:
         while True:
             goal = least - slack if least > 2 * slack else least / 100
-            todo = np.flatnonzero((leaves.lower < goal) & (leaves.branch >= 0))
             now = time.perf_counter()
-            if not len(todo) or least <= 0 or now - started > seconds:
-                return found()
+            new = np.flatnonzero(leaves.branch == _NEW)
+            todo = np.flatnonzero((leaves.lower < goal) & (leaves.branch >= 0))
+            if not (len(new) or len(todo)) and slack == math.inf:
+                most = min(most, count * (1 + tighten))
+                if count < most:
+                    todo = np.flatnonzero((leaves.lower < _NEAR * least) & (leaves.branch >= 0))
+            done = least <= 0 or (begun and now - started > seconds)
+            if done or not (len(new) or len(todo)):
+                return found(now)
             if watch is not None and now - spoken > _SPOKEN:
-                watch(found())
+                watch(found(now))
                 spoken = time.perf_counter()
-            split = todo[np.argsort(leaves.lower[todo], kind="stable")[: bounds.batch]]
-            fresh, least, worst = _bounded(bounds, *_children(bounds, leaves[split]), least, worst)
+            if len(new):
+                split = new[: bounds.batch]
+                sets = leaves.index[split], leaves.bits[split], leaves.limits[split]
+                count = count + len(split) if start is None else count
+            else:
+                step = int(min(bounds.batch, max(1.0, (most - count) / 2)))
+                split = todo[np.argsort(leaves.lower[todo], kind="stable")[:step]]
+                sets = _children(bounds, leaves[split])
+                count += len(sets[0])
+            fresh, least, worst = _bounded(bounds, *sets, least, worst)
+            begun = True
             rest = leaves[np.setdiff1d(np.arange(len(leaves)), split, assume_unique=True)]
-            leaves, count = Nodes.joined([rest, fresh]), count + len(fresh)
+            leaves = Nodes.joined([rest, fresh])
     except KeyboardInterrupt:
         if keep is not None:
-            keep(found())
+            keep(found(time.perf_counter()))
         raise
 
 

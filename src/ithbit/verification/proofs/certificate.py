@@ -1,20 +1,20 @@
 """The proof of a run as a file, and its check: this module knows nothing about the search.
 
-The file holds the run's specification, the digest of its weights, and the leaves. A leaf is a set
-of inputs: an index, a string with * for a free bit, a lower bound on the margin and, where needed,
-limits on linear functionals of the bits, in whole steps (`bands.py`). The check reads the weights,
-verifies in integers that the leaves cover all n · 2^n inputs (`coverage.py`), and bounds the margin
-over every leaf again; a leaf without a bound must contain no input, also by integers alone.
-For one layer it does so with separate code, in balls (`checks/`): what it confirms is proved. For
-two layers it shares the bounds of a leaf (`interface.py`) with the search: what it confirms is
-bounded, and unchecked. It does not need torch.
-Bounds are stated to five digits, rounded down, so that another order of summation confirms them.
+The file holds the run's specification, the digest of its weights, what is proved and on what that
+rests, and the leaves. A leaf is a set of inputs: an index, a string with * for a free bit, a lower
+bound on the margin and, where needed, limits on linear functionals of the bits, in whole steps
+(`bands.py`). The check reads the weights, verifies in integers that the leaves cover all n · 2^n
+inputs (`coverage.py`), and bounds the margin over every leaf again (`leaf_checks.py`) with a second
+implementation: what that confirms is proved. Where a kind of model allows it (`kinds.py`), leaves
+that the second implementation does not confirm are bounded by the code of the search once more:
+they are bounded, and unchecked. It does not need torch. Bounds are stated to five digits, rounded
+down, so that another order of summation confirms them.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ithbit.errors import SpecError
 from ithbit.spec import RunSpec, run_from_json
 from ithbit.store.linked_files import owner, read_regular
 from ithbit.store.records import SECOND
-from ithbit.store.writing import json_bytes, write_whole
+from ithbit.store.writing import json_bytes, write_output
 from ithbit.theory.certificate import LONGEST, SPEAKS_OF
 from ithbit.theory.certificate_file import (
     CannotReadError,
@@ -38,32 +38,33 @@ from ithbit.theory.certificate_file import (
     same_json,
 )
 from ithbit.theory.layers import FloatArray
-from ithbit.verification.checks.one_layer_balls import OneLayer
+from ithbit.verification.checks.interface import LeafCheck
 from ithbit.verification.proofs.bands import STEP, everything
 from ithbit.verification.proofs.coverage import (
     MOST_FUNCTIONALS,
     MOST_LEAVES,
     hole,
     in_steps,
-    is_empty,
 )
-from ithbit.verification.proofs.interface import (
-    ARITHMETIC,
-    Ints,
-    Leaves,
-    MarginBounds,
-    bounds_for,
-    is_one,
-    need_fit,
+from ithbit.verification.proofs.interface import ARITHMETIC, Leaves
+from ithbit.verification.proofs.kinds import TRUSTED, kind_of, need_kind
+from ithbit.verification.proofs.leaf_checks import (
+    OneByOne,
+    need_bounds,
+    need_empty,
+    recheck_leaves,
+    text_of,
 )
 
-FORMAT = "ithbit proof 1"
+FORMAT, FIRST_FORMAT = "ithbit proof 2", "ithbit proof 1"  # the first does not state its kind
+FORMATS = (FORMAT, FIRST_FORMAT)
+_KINDS_OF_FIRST = ("one-layer", "two-layers")
+PROVES = "on every input the logit has the sign of the right answer, and is at least margin in size"
 _DIGITS = 5
 _LARGEST = float(np.finfo(np.float64).max)
 _LEAST = 1e-280  # below it five digits are none
 
 Json = dict[str, Any]
-OneByOne = Callable[[Sequence[int]], Iterable[int]]  # the same numbers, with progress shown
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Confirmed:
     margin: float
     leaves: int
     checked: str  # `SECOND`, or "": by the bounds of the search alone
+    arithmetic: str = ARITHMETIC
 
     def sentence(self) -> str:
         """What was confirmed, in words."""
@@ -92,8 +94,7 @@ class Confirmed:
 
     def to_json(self) -> Json:
         verdict = "proved on all inputs" if self.checked else "bounded (unchecked)"
-        claims = {"verdict": verdict, "arithmetic": ARITHMETIC, "speaks_of": SPEAKS_OF}
-        return {"format": FORMAT} | asdict(self) | claims
+        return {"format": FORMAT, "verdict": verdict, "speaks_of": SPEAKS_OF} | asdict(self)
 
 
 def stated(bound: float) -> float:
@@ -114,7 +115,7 @@ def document(run: RunSpec, weights: bytes, leaves: Leaves, functionals: FloatArr
     whole = everything(functionals, 1)[0]
     rows: list[Any] = sorted(
         [
-            [int(i) + 1, _text(row), None if bound == math.inf else stated(float(bound))]
+            [int(i) + 1, text_of(row), None if bound == math.inf else stated(float(bound))]
             + ([[_steps(each) for each in limits]] if (limits != whole).any() else [])
             for i, row, limits, bound in zip(
                 leaves.index, leaves.bits, leaves.limits, leaves.lower, strict=True
@@ -130,28 +131,29 @@ def document(run: RunSpec, weights: bytes, leaves: Leaves, functionals: FloatArr
     return content | {"digest": digest(content)}
 
 
-def _claims(run: RunSpec, margin: float) -> Json:
+def _claims(run: RunSpec, margin: float, form: str = FORMAT) -> Json:
     """What a certificate states besides its weights and leaves."""
-    n = run.model.n_bits
-    return {
-        "format": FORMAT,
+    n, kind = run.model.n_bits, kind_of(run.model)
+    claims = {
+        "format": form,
         "name": run.name,
         "run_id": run.run_id,
         "n": n,
         "inputs": n << n,
         "margin": margin,
-        "arithmetic": ARITHMETIC,
+        "arithmetic": kind.arithmetic if kind is not None else ARITHMETIC,
         "speaks_of": SPEAKS_OF,
     }
+    if form == FIRST_FORMAT:
+        return claims | {"arithmetic": ARITHMETIC}
+    more: Json = {"kind": "", "trusted": []}
+    if kind is not None:
+        more = {"kind": kind.name, "trusted": [*TRUSTED, *kind.trusted]}
+    return claims | more | {"proves": PROVES}
 
 
 def _steps(values: FloatArray) -> list[int]:
     return [int(x) for x in values / STEP]
-
-
-def _text(bits: Ints) -> str:
-    """A string with * for a free bit."""
-    return "".join("*" if bit < 0 else str(bit) for bit in bits.tolist())
 
 
 def encoded(content: Json) -> bytes:
@@ -164,7 +166,7 @@ def encoded(content: Json) -> bytes:
 
 def write(path: Path, content: Json) -> None:
     """Write the file atomically."""
-    write_whole(path, encoded(content))
+    write_output(path, encoded(content))
 
 
 def weights_of(weights: bytes) -> Mapping[str, FloatArray]:
@@ -194,38 +196,49 @@ def check_proof(path: Path, content: Json, one_by_one: OneByOne = iter) -> Confi
 
 
 def confirmed_bytes(
-    data: bytes, weights: bytes, run: RunSpec | None, one_by_one: OneByOne = iter
+    data: bytes,
+    weights: bytes,
+    run: RunSpec | None,
+    one_by_one: OneByOne = iter,
+    check: LeafCheck | None = None,
 ) -> Confirmed:
     """The proof in the bytes of a file, if everything holds that they state and it is about that
-    run, if one is given; else raises. Other lengths and heads have weights of the same shapes."""
+    run, if one is given; else raises. Other lengths and heads have weights of the same shapes. A
+    second implementation for these weights may be given, else it is made."""
     try:
         content = parsed(data)
     except ValueError as error:
         raise CertificateError(str(error)) from error
     if run is not None and not same_json(content.get("spec"), run.to_json()):
         raise CertificateError(f"it is about another run than {run.folder}")
-    return confirmed(content, weights, one_by_one)
+    return confirmed(content, weights, one_by_one, check)
 
 
-def confirmed(content: Json, weights: bytes, one_by_one: OneByOne = iter) -> Confirmed:
+def confirmed(
+    content: Json, weights: bytes, one_by_one: OneByOne = iter, check: LeafCheck | None = None
+) -> Confirmed:
     """The proof, if everything holds that the content states about these weights; raises
-    `CertificateError` with the reason if not. One layer is checked by separate code."""
+    `CertificateError` with the reason if not."""
     try:
-        return _confirmed(content, weights, one_by_one)
+        return _confirmed(content, weights, one_by_one, check)
     except ZeroDivisionError as reason:  # sums of exponentials that underflowed
         raise CertificateError("the weights are too large to be bounded") from reason
+    except MemoryError as reason:
+        raise CertificateError("its check needs more memory than there is") from reason
     except (SpecError, ArithmeticError, RecursionError) as reason:
         raise CertificateError(str(reason)) from reason
 
 
-def _confirmed(content: Json, weights: bytes, one_by_one: OneByOne) -> Confirmed:
+def _confirmed(
+    content: Json, weights: bytes, one_by_one: OneByOne, check: LeafCheck | None
+) -> Confirmed:
     if content.get("weights_sha256") != hashlib.sha256(weights).hexdigest():
         raise CertificateError("it is for other weights: their digest is not the one stated")
     try:
         run = run_from_json(content["spec"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        said = repr(str(error))
-        raise CertificateError(f"its specification cannot be read: {said:.300}") from error
+        reason = repr(str(error))
+        raise CertificateError(f"its specification cannot be read: {reason:.300}") from error
     if owner(weights) not in (None, run.run_id):
         raise CertificateError(f"the weights are those of another run, {owner(weights)!r:.40}")
     n = run.model.n_bits
@@ -235,11 +248,14 @@ def _confirmed(content: Json, weights: bytes, one_by_one: OneByOne) -> Confirmed
     found = hole(leaves, functionals)
     if found is not None:
         i, string = found
-        raise CertificateError(f"no leaf covers the inputs {_text(string)} with index {i + 1}")
+        raise CertificateError(f"no leaf covers the inputs {text_of(string)} with index {i + 1}")
     margin = float(leaves.lower.min())
     if not margin < math.inf:
         raise CertificateError("no leaf has a bound")
-    claims = _claims(run, margin) | {"spec": run.to_json()}
+    kind, form = kind_of(run.model), content.get("format")
+    if form not in FORMATS or (form == FIRST_FORMAT and kind and kind.name not in _KINDS_OF_FIRST):
+        raise CertificateError(f"its format is not {FORMAT!r}")
+    claims = _claims(run, margin, form) | {"spec": run.to_json()}
     for key, value in claims.items():
         if not same_json(content.get(key), value):
             raise CertificateError(
@@ -251,16 +267,25 @@ def _confirmed(content: Json, weights: bytes, one_by_one: OneByOne) -> Confirmed
     if content.get("digest") != digest(content):
         raise CertificateError("the digest does not fit the contents: the file was changed")
     params = weights_of(weights)
-    need_fit(run.model, params)
+    kind = need_kind(run.model, params)
+    if len(functionals) and not kind.may_be_limited:
+        raise CertificateError(f"a proof of {kind.models} has no functionals")
     need_empty(leaves, functionals)
-    if is_one(run.model):
-        if len(functionals):
-            raise CertificateError("a proof of one layer has no functionals")
-        recheck_leaves(OneLayer(run.model, params), leaves, one_by_one)
-    else:
-        need_bounds(bounds_for(run.model, params, functionals), leaves, one_by_one)
-    checked = SECOND if is_one(run.model) else ""
-    return Confirmed(run.name, claims["inputs"], margin, len(leaves), checked)
+    by = ""
+    try:
+        if check is None and kind.check is not None:
+            check = kind.check(run.model, params)
+        if check is not None:
+            recheck_leaves(check, leaves, one_by_one)
+            by = SECOND
+    except (CertificateError, ArithmeticError):
+        if not kind.may_be_unchecked:
+            raise
+    if not by:
+        bounds = kind.bounds_again or kind.bounds
+        need_bounds(bounds(run.model, params, functionals), leaves, one_by_one)
+    arithmetic = claims["arithmetic"]
+    return Confirmed(run.name, claims["inputs"], margin, len(leaves), by, arithmetic)
 
 
 def read_leaves(content: Json, n: int) -> tuple[Leaves, FloatArray]:
@@ -332,43 +357,3 @@ def _functionals(rows: Any, n: int) -> FloatArray:
     if not good:
         raise CertificateError(f"its functionals are not rows of {n} whole steps")
     return np.array(rows, float).reshape(len(rows), n) * STEP
-
-
-def need_empty(leaves: Leaves, functionals: FloatArray) -> None:
-    """Raise `CertificateError` unless every leaf without a bound contains no input."""
-    C = in_steps(functionals)
-    for k in np.flatnonzero(~np.isfinite(leaves.lower)):
-        if not is_empty(C, leaves.bits[k], in_steps(leaves.limits[k])):
-            raise CertificateError(
-                f"a leaf of index {leaves.index[k] + 1} has no bound, but may contain inputs: "
-                f"{_text(leaves.bits[k])}"
-            )
-
-
-def recheck_leaves(model: OneLayer, leaves: Leaves, one_by_one: OneByOne = iter) -> None:
-    """Raise `CertificateError` unless the second implementation confirms every leaf."""
-    for k in one_by_one(range(len(leaves))):
-        i, bits, bound = int(leaves.index[k]), leaves.bits[k], leaves.lower[k]
-        if not model.holds(i, bits.tolist(), bound):
-            raise CertificateError(
-                f"a leaf of index {i + 1} is stated to have a margin of at least "
-                f"{lower_text(bound)}, but the weights give less at {_text(bits)}"
-            )
-
-
-def need_bounds(bounds: MarginBounds, leaves: Leaves, one_by_one: OneByOne = iter) -> None:
-    """Raise `CertificateError` unless the margin is at least as stated over every leaf. An infinite
-    bound is good for a leaf that contains no input, by integers."""
-    C = in_steps(bounds.functionals)
-    for start in one_by_one(range(0, len(leaves), bounds.batch)):
-        own = leaves[start : start + bounds.batch]
-        found = bounds(own.index, own.bits, own.limits)
-        lower = np.where(found.lower > found.upper, np.inf, found.lower)  # inverted: no bound
-        held = (lower >= own.lower) & np.isfinite(lower)
-        for k in np.flatnonzero(~held):
-            if lower[k] == np.inf and is_empty(C, own.bits[k], in_steps(own.limits[k])):
-                continue
-            raise CertificateError(
-                f"a leaf of index {own.index[k] + 1} is stated to have a margin of at least "
-                f"{lower_text(own.lower[k])}, but the weights give {lower_text(found.lower[k])}"
-            )

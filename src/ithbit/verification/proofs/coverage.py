@@ -24,6 +24,7 @@ MOST_FUNCTIONALS = 16
 _MOST_WORK = 1 << 27  # leaves looked at; about two minutes
 _NODE = 64  # what a split costs besides, in leaves
 _FEW = 14  # free bits up to which all strings of a leaf are tried
+_STRINGS = 1024  # numbers of strings that cost as much as a leaf
 
 Steps = NDArray[np.int64]
 
@@ -38,8 +39,8 @@ class Work:
         self.left -= _NODE + leaves
         if self.left < 0:
             raise CertificateError(
-                "it takes too long to see whether its leaves cover all inputs; the leaves of a "
-                "search are cut out of each other, and these are not"
+                "it takes too long to see whether its leaves cover all inputs, or contain any; the "
+                "leaves of a search are cut out of each other, and these are not"
             )
 
 
@@ -95,7 +96,7 @@ def uncovered(
     todo = [(start, whole, np.flatnonzero(meets))]
     while todo:
         node, box, near = todo.pop()  # a set, and the leaves that contain some of it
-        work.spend(len(near))
+        work.spend(len(near) * (1 + len(box)))
         if not len(near):
             return node
         fixed = (bits[near] >= 0) & (node < 0)
@@ -105,11 +106,14 @@ def uncovered(
             continue  # a leaf contains all of it
         cuts = [(int((~fixed[:, j]).sum()), int(j), 0) for j in np.flatnonzero(fixed.any(0))]
         for f in range(len(box)):
-            # Cut at c: up to c - 1, and from c.
-            at = np.concatenate([low[:, f], high[:, f] + 1])
-            for c in np.unique(at[(box[f, 0] < at) & (at <= box[f, 1])]):
-                split = int(((low[:, f] < c) & (c <= high[:, f])).sum())
-                cuts.append((split, len(node) + f, int(c)))
+            # Cut at c, up to c - 1 and from c: those are split that begin before c, but do not end.
+            begin, end = np.sort(low[:, f]), np.sort(high[:, f])
+            at = np.unique(np.concatenate([begin, end + 1]))
+            at = at[(box[f, 0] < at) & (at <= box[f, 1])]
+            if len(at):
+                split = np.searchsorted(begin, at) - np.searchsorted(end, at)
+                k = int(split.argmin())
+                cuts.append((int(split[k]), len(node) + f, int(at[k])))
         _, j, c = min(cuts)
         for side in (0, 1):
             child, part = node.copy(), box.copy()
@@ -124,7 +128,7 @@ def uncovered(
     return None
 
 
-def is_empty(functionals: Steps, bits: Ints, limits: Steps) -> bool:
+def is_empty(functionals: Steps, bits: Ints, limits: Steps, work: Work | None = None) -> bool:
     """Whether it is certain that no string with these bits (-1 for a free one) has its functionals
     within the limits (functional, 2), both ends included.
 
@@ -140,6 +144,7 @@ def is_empty(functionals: Steps, bits: Ints, limits: Steps) -> bool:
     if (low > high).any():
         return True
     if len(free) <= _FEW:
+        (work or Work()).spend((C.size + _NODE << len(free)) // _STRINGS)
         signs = 2 * (np.arange(1 << len(free))[:, None] >> np.arange(len(free)) & 1) - 1
         at = signs @ C.T
         return not bool(((low <= at) & (at <= high)).all(1).any())

@@ -1,25 +1,18 @@
 """The interface of a file of bounds: proved bounds on a model's margin over sets of inputs.
 
 A *node* is an index and a string with some bits fixed, among them the bit at the index, whose value
-is the answer. A new block needs one file with a class that implements `MarginBounds`, and a line in
-`bounds_for`.
+is the answer. `kinds.py` says which models have bounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ithbit.display import pluralize
 from ithbit.errors import SpecError, normalize
-from ithbit.families import FAMILIES
-from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_blocks import shapes
-
-_LONGEST = 32  # for two layers; beyond it a batch takes minutes and closes nothing
 
 Ints = NDArray[Any]
 ARITHMETIC = "float64 with error terms for every rounding, tables of exp and erf from arb balls"
@@ -89,45 +82,3 @@ class MarginBounds(Protocol):
 
 class NoBoundsError(SpecError):
     """There are no bounds for a model or its weights."""
-
-
-def bounds_for(
-    spec: ModelSpec, params: Mapping[str, FloatArray], functionals: FloatArray | None = None
-) -> MarginBounds:
-    """The bounds of a model with these weights; raises `NoBoundsError` if its blocks have none.
-
-    Functionals are what limits apply to; the bounds choose them unless they are given.
-    """
-    from ithbit.verification.proofs.one_layer import OneSoftmax
-    from ithbit.verification.proofs.two_layers import TwoLayers
-
-    need_fit(spec, params)
-    return OneSoftmax(spec, params) if is_one(spec) else TwoLayers(spec, params, functionals)
-
-
-def is_one(spec: ModelSpec) -> bool:
-    """Whether a model is one layer of softmax attention on RHI."""
-    softmax = spec.family in FAMILIES and FAMILIES[spec.family].kind == "softmax"
-    return spec.n_layers == 1 and spec.task == "rhi" and softmax  # a user's may be named so
-
-
-def has_bounds(spec: ModelSpec) -> bool:
-    """Whether there are bounds for such a model, provided that its weights can be bounded."""
-    attention = spec.family in FAMILIES and FAMILIES[spec.family].attention
-    two = spec.n_layers == 2 and attention and spec.n_bits <= _LONGEST
-    return (is_one(spec) or two) and spec.positions == "polynomial"
-
-
-def need_fit(spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
-    """Raise `NoBoundsError` unless there are bounds for such a model and its weights fit it."""
-    if not has_bounds(spec):
-        raise NoBoundsError(
-            f"there are no bounds for {spec.task} with {pluralize(spec.n_layers, 'layer')} of "
-            f"{spec.family} and {spec.positions} positions at n = {spec.n_bits}; there are bounds "
-            "for one layer of softmax attention on rhi, and for two layers of attention up to n = "
-            f"{_LONGEST}, with polynomial positions"
-        )
-    if {name: value.shape for name, value in params.items()} != shapes(spec):
-        raise NoBoundsError("the weights do not fit the model")
-    if not all(np.isfinite(value).all() for value in params.values()):
-        raise NoBoundsError("the weights are not finite, so nothing can be proved of them")

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from flint import ctx
 
+from ithbit.layouts import SOFTMAX
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_blocks import BERT_EPS
 from ithbit.verification.proofs.affine_forms import (
     TINY,
     Form,
@@ -97,7 +97,7 @@ class OneSoftmax:
         """The logit's form, and how much each free bit matters."""
         p = self.params
         x, matters = self.attention(index, bits)
-        x = block_tail(x, p, "blocks.0.", True, BERT_EPS)
+        x = block_tail(x, p, "blocks.0.", True, SOFTMAX.norm_eps)
         return linear(x, p["head.weight"], p["head.bias"]), matters
 
     def attention(self, index: Ints, bits: Ints) -> tuple[Form, FloatArray]:
@@ -196,8 +196,8 @@ def gamma(k: int) -> float:
 class Float32(OneSoftmax):
     """Bounds on the margin over nodes as float32 computes it.
 
-    This is about the plain models of `models/` on the machine where the proof was made. They embed
-    and norm each of the 3 n tokens once and compute its query, key and value. These tables are
+    This is about the models of `models/` on the machine where the proof was made. They embed and
+    norm each of the 3 n tokens once and compute its query, key and value. These tables are
     taken as torch computed them there, and bounds are those of real arithmetic on them. From there
     on every operation is in float32 with unit roundoff u = 2^-24, with sums in any order, with or
     without fused operations: a sum of k products is within γ_k Σ|x y| of the truth,
@@ -269,14 +269,14 @@ def _normed(x: Form, gain: FloatArray, bias: FloatArray) -> Form:
     deviations of at least `least`."""
     d = x.c.shape[-1]
     size, least = _largest(x), _deviation(x)
-    normal = _largest(layer_norm(x, np.ones(d), np.zeros(d), BERT_EPS))
+    normal = _largest(layer_norm(x, np.ones(d), np.zeros(d), SOFTMAX.norm_eps))
     mean = size.mean(-1, keepdims=True)
     c = gamma(3) * (size + mean) + gamma(d + 1) * mean
     moved = gamma(2 * d + 8) * np.sqrt((size * size).mean(-1, keepdims=True))
     far = (c + normal * moved) / least[:, None] + gamma(6) * normal
     off = far * np.abs(gain) + gamma(3) * (normal * np.abs(gain) + np.abs(bias))
     off = np.where((size < _OVER_ROOT).all(-1, keepdims=True), off, np.inf)
-    return with_own(layer_norm(x, gain, bias, BERT_EPS), off * _UP + _UNDER)
+    return with_own(layer_norm(x, gain, bias, SOFTMAX.norm_eps), off * _UP + _UNDER)
 
 
 def _linear(size: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
@@ -307,4 +307,4 @@ def _deviation(x: Form) -> FloatArray:
     by_symbol = np.abs(np.matmul(c[:, None], G)[:, 0]).sum(-1) + 2 * (np.abs(c) * e).sum(-1)
     affine = ((c * c).sum(-1) - 2 * by_symbol) / d
     least = np.maximum(np.maximum(affine * (1 - 1e-9) - 1e-9, (near * near).mean(-1)), 0)
-    return np.sqrt(least + BERT_EPS) / _UP
+    return np.sqrt(least + SOFTMAX.norm_eps) / _UP

@@ -24,22 +24,18 @@ from ithbit.models.stacked import linear
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.linked_files import read_regular
 from ithbit.store.records import SECOND, Case, Proof, VerificationRecord
-from ithbit.store.writing import write_whole
+from ithbit.store.writing import write_output
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
-from ithbit.verification.checks.one_layer_balls import OneLayer
+from ithbit.verification.checks.interface import Remembering
 from ithbit.verification.input_search import evaluate_singly
 from ithbit.verification.proofs import certificate
 from ithbit.verification.proofs.branch_and_bound import Found, part_of, read_part, search
-from ithbit.verification.proofs.certificate import Confirmed, OneByOne
-from ithbit.verification.proofs.interface import (
-    ARITHMETIC,
-    MarginBounds,
-    NoBoundsError,
-    bounds_for,
-    is_one,
-)
+from ithbit.verification.proofs.certificate import Confirmed
+from ithbit.verification.proofs.interface import Leaves, MarginBounds, NoBoundsError
+from ithbit.verification.proofs.kinds import bounds_for, kind_of, second_check_for
+from ithbit.verification.proofs.leaf_checks import OneByOne, checked_leaves
 from ithbit.verification.proofs.one_layer import Float32, Tables
 from ithbit.verification.record_merging import WRONG
 from ithbit.verification.run_verification import model_of
@@ -47,6 +43,7 @@ from ithbit.verification.stored_run import StoredRun
 
 FILE, PART = "proof.json", "{}.part.safetensors"
 SECONDS = 60.0
+_AGAIN = 1 - 1e-3  # of a bound is stated where the second implementation does not confirm it
 
 Say = Callable[[str], None]
 
@@ -122,7 +119,7 @@ def confirm_certificate(
         say(f"{file} does not hold and does not count: {reason}")
         return None
     same = before is not None and (before.least_margin, before.leaves) == (held.margin, held.leaves)
-    effort = before if before is not None and same else Proof("open", arithmetic=ARITHMETIC)
+    effort = before if before is not None and same else Proof("open", arithmetic=held.arithmetic)
     return _of_certificate(effort, held, data, file)
 
 
@@ -153,12 +150,14 @@ def search_proof(
     """Search for a proof of weights, and write the certificate if it is confirmed: the proof, and
     the input of least margin met. An unfinished search is stored next to it, and the next one
     continues."""
-    part = file.with_name(PART.format(file.stem))
+    part, kind = file.with_name(PART.format(file.stem)), kind_of(run.model)
+    if kind is None:
+        return Proof("no bounds"), None
     sha = hashlib.sha256(weights).hexdigest()
     try:
         start = read_part(part, sha, run.model.n_bits)
-        if start is not None and len(start[1]) and is_one(run.model):
-            raise CertificateError("a search of one layer has no functionals")
+        if start is not None and len(start[1]) and not kind.may_be_limited:
+            raise CertificateError(f"a search of {kind.models} has no functionals")
     except CertificateError as reason:
         start = None
         say(f"{part} is refused, and the search starts afresh: {reason}")
@@ -170,9 +169,10 @@ def search_proof(
 
     def keep(found: Found) -> None:
         with suppress(OutputError):
-            write_whole(part, part_of(found, bounds.functionals, sha))
+            write_output(part, part_of(found, bounds.functionals, sha))
 
-    found = search(bounds, seconds, watch=watch, start=start and start[0], keep=keep)
+    first = start and start[0]
+    found = search(bounds, seconds, watch, first, keep, tighten=kind.tighten)
     if found.outcome == "open":
         keep(found)
     else:
@@ -187,14 +187,14 @@ def search_proof(
         nodes=found.nodes,
         leaves=len(found.leaves),
         seconds=found.seconds,
-        arithmetic=ARITHMETIC,
+        arithmetic=kind.arithmetic,
     )
     if found.outcome == "proved":
         proof = _certified(run, weights, proof, found, bounds, file, one_by_one)
         if proof.verdict is not None:
             proof = replace(proof, least_float32=_as_float32(run.model, weights, seconds / 4))
     elif found.outcome == "refuted":
-        checked = SECOND if is_one(run.model) else ""
+        checked = SECOND if kind.check is not None else ""
         if not checked or _is_wrong(run.model, params, case):
             proof = replace(proof, outcome="refuted", checked=checked)
     return proof, case
@@ -211,32 +211,44 @@ def _certified(
 ) -> Proof:
     """The search with its certificate, if that is confirmed from the bytes of its file, which is
     written only then; else with the reason why not."""
+    kind, remembering = kind_of(run.model), None
+    leaves: Leaves = found.leaves
+    assert kind is not None  # it has bounds
     try:
-        content = certificate.document(run, weights, found.leaves, bounds.functionals)
+        with suppress(ArithmeticError):  # weights that the check does not bear
+            check = second_check_for(run.model, certificate.weights_of(weights))
+            remembering = None if check is None else Remembering(check)
+        if remembering is not None:
+            common = checked_leaves(remembering, leaves, kind.close, one_by_one)
+            # Bounded again by the search's own code, whose bounds differ a little with the batch.
+            again = Leaves(leaves.index, leaves.bits, leaves.limits, leaves.lower * _AGAIN)
+            leaves = again if common is None else common
+        content = certificate.document(run, weights, leaves, bounds.functionals)
         data = certificate.encoded(content)
-        held = certificate.confirmed_bytes(data, weights, run, one_by_one)
-    except CertificateError as reason:
+        held = certificate.confirmed_bytes(data, weights, run, one_by_one, remembering)
+    except (CertificateError, NoBoundsError, ArithmeticError) as reason:
         return replace(proof, refused=str(reason))
     proof = _of_certificate(proof, held, data, file)
     try:
-        write_whole(file, data)
+        write_output(file, data)
     except OutputError:  # a read-only store, or a full disk: to be sought again
         return replace(proof, certificate="", certificate_sha256="")
     return proof
 
 
 def _is_wrong(spec: ModelSpec, params: Mapping[str, FloatArray], case: Case) -> bool:
-    """Whether the second implementation finds an input of one layer wrong too."""
+    """Whether the second implementation finds an input wrong too."""
     try:
-        bits = [int(bit) for bit in case.bits]
-        return OneLayer(spec, params).is_wrong(case.index - 1, bits)
+        check, bits = second_check_for(spec, params), [int(bit) for bit in case.bits]
+        return check is not None and check.is_wrong(case.index - 1, bits)
     except ArithmeticError:
         return False
 
 
 def _as_float32(spec: ModelSpec, weights: bytes, seconds: float) -> float | None:
     """A lower bound on float32's margin on all inputs, see `Float32`; None if none is proved."""
-    if not is_one(spec):
+    kind = kind_of(spec)
+    if kind is None or kind.name != "one-layer":
         return None
     try:
         bounds = Float32(spec, certificate.weights_of(weights), tables_of(spec, weights))

@@ -21,9 +21,9 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.families import FAMILIES
+from ithbit.layouts import LINEAR
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_blocks import DENOMINATOR_EPS
 from ithbit.verification.proofs.affine_forms import TINY, gelu_off, gelu_value, slack
 from ithbit.verification.proofs.interface import Ints, NodeBounds
 from ithbit.verification.proofs.token_balls import ENTRY, EPS, Params
@@ -131,7 +131,7 @@ class Points:
         largest = np.linalg.norm(v, axis=-1).max(1)  # by heads
         self.most_v = float(np.linalg.norm(largest)) * _UP
         self.most_x = float(np.linalg.norm(x, axis=-1).max()) * _UP
-        self.extra = 0.0 if self.softmax else DENOMINATOR_EPS
+        self.extra = 0.0 if self.softmax else LINEAR.denominator_eps
         self.maps = {
             name.removesuffix(".weight"): mapping(value, params.get(name[:-6] + "bias"))
             for name, value in params.items()
@@ -195,6 +195,7 @@ class Points:
     def _first(self, index: int, bits: Ints) -> list[tuple[Ints, FloatArray]]:
         """For every token, its rows in the token table and the sums of its weights and weighted
         values, at all values of the free bits that it sees."""
+        bits = bits.astype(np.int64)  # n may be more than a small type holds
         n, free = len(bits), np.flatnonzero(bits < 0)
         lhi = len(self.x) > 3 * n  # the query first, the end last
         fixed = [j + n * bits[j] for j in np.flatnonzero(bits >= 0)] + [2 * n + index]

@@ -13,12 +13,12 @@ import numpy as np
 from flint import arb, arb_mat, fmpq
 
 from ithbit.families import FAMILIES
+from ithbit.layouts import LAYOUTS
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_blocks import BERT_EPS, LINEAR_EPS
 
 PRECISION = 160  # bits
-EPS = {"softmax": BERT_EPS, "linear": LINEAR_EPS}  # of the norms
+EPS = {kind: LAYOUTS[kind].norm_eps for kind in ("softmax", "linear")}  # of the norms
 Balls = Any  # flint.arb_mat, which has no type stubs
 Params = Mapping[str, FloatArray]
 

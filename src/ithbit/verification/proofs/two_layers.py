@@ -15,10 +15,10 @@ import numpy as np
 from flint import ctx
 
 from ithbit.families import FAMILIES
+from ithbit.layouts import LINEAR
 from ithbit.spec import ModelSpec
 from ithbit.theory.certifiers.intervals import Interval
 from ithbit.theory.layers import FloatArray
-from ithbit.theory.trained_blocks import DENOMINATOR_EPS
 from ithbit.verification.proofs.affine_forms import (
     TINY,
     Form,
@@ -39,7 +39,7 @@ from ithbit.verification.proofs.attention import (
     product,
     separable_ratio,
 )
-from ithbit.verification.proofs.bands import STEP, Bands, bands_of, everything, need_steps
+from ithbit.verification.proofs.bands import Bands, bands_of, everything, need_steps
 from ithbit.verification.proofs.interface import Ints, NodeBounds
 from ithbit.verification.proofs.one_layer import of_logit
 from ithbit.verification.proofs.single_inputs import Points
@@ -53,10 +53,11 @@ from ithbit.verification.proofs.token_balls import (
     weighed,
 )
 
+DENOMINATOR_EPS = LINEAR.denominator_eps
 _UP = 1 + slack(8)
 _UNKNOWN = 0.05  # mean radius of a slot after layer 1 above which cells are tried
 _ROWS = 8
-_FUNCTIONALS, _SHORT = 3, 16  # up to 16 bits, trying the inputs of small sets is faster
+_GRAM = 0.01  # of a variance, above which its second order is worth the cost
 FEW = {"softmax": 10, "linear": 12}  # free bits up to which all inputs of a node are tried
 
 
@@ -67,8 +68,13 @@ class TwoLayers:
     slack = np.inf
 
     def __init__(
-        self, spec: ModelSpec, params: Params, functionals: FloatArray | None = None
+        self,
+        spec: ModelSpec,
+        params: Params,
+        functionals: FloatArray | None = None,
+        gram: float = _GRAM,
     ) -> None:
+        self.gram = gram  # see `layer_norm`, for all tokens of the first layer
         self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
         self.lhi = spec.task == "lhi"
         kind = FAMILIES[spec.family].kind
@@ -88,25 +94,9 @@ class TwoLayers:
         if FAMILIES[spec.family].causal:
             self.w *= place <= place[:, None]
         self.points = Points(self.w, self.v, self.x, params, spec)
-        self.functionals = self._functionals() if functionals is None else functionals
+        # Searches get further by bits alone; earlier certificates have limits of functionals.
+        self.functionals = np.zeros((0, n)) if functionals is None else functionals
         need_steps(self.functionals, "functionals")
-
-    def _functionals(self) -> FloatArray:
-        """What layer 1 of linear attention mostly follows, over all slots, with every bit free and
-        the index in the middle."""
-        n, j = self.n, np.arange(self.n)
-        if n <= _SHORT or self.softmax:  # softmax: searches get much further by bits alone
-            return np.zeros((0, n))
-        slots = np.concatenate([j, j + n, [2 * n + n // 2], [3 * n] if self.lhi else []])
-        every = bands_of(np.zeros((0, n)), np.zeros((1, 0, 2)), np.full((1, n), -1), j)
-        with np.errstate(all="ignore"):
-            mixed = self._first(slots[None].astype(np.int64), j, every)
-        size = np.sqrt(mixed.c.var(-1) + self.eps)
-        moves = (mixed.G[..., :n] / size[:, None, None]).reshape(-1, n)
-        top = np.linalg.svd(moves[np.isfinite(moves).all(1)], full_matrices=False)[2]
-        top = top[:_FUNCTIONALS]
-        found: FloatArray = np.rint(top / np.abs(top).max(1, keepdims=True) / STEP) * STEP
-        return found
 
     def __call__(self, index: Ints, bits: Ints, limits: FloatArray | None = None) -> NodeBounds:
         """Bounds of nodes, see `Bounds`."""
@@ -130,7 +120,8 @@ class TwoLayers:
         bands = bands_of(self.functionals, limits, bits, free)
         shared = len(free) + bands.count
         n, j = self.n, np.arange(self.n)
-        rows = [j + n * np.where(bits < 0, 0, bits), j + n * np.where(bits < 0, 1, bits)]
+        wide = bits.astype(np.int64)  # n may be more than a small type holds
+        rows = [j + n * np.where(wide < 0, 0, wide), j + n * np.where(wide < 0, 1, wide)]
         rows.append(2 * n + index[:, None])
         if self.lhi:
             rows.append(np.full((len(index), 1), 3 * n))
@@ -187,14 +178,14 @@ class TwoLayers:
         """The input of layer 2's queries, keys and values, from the attention of layer 1; by cells
         where that is loose. The first k symbols are the free bits, then the functionals."""
 
-        def through(x: Form, gram: bool = False) -> Form:
+        def through(x: Form, gram: float = np.inf) -> Form:
             x = self._tail(x, "blocks.0.", True, gram)
             if self.softmax:
                 return x
             gain, bias = self.params["blocks.1.norm1.weight"], self.params["blocks.1.norm1.bias"]
             return layer_norm(x, gain, bias, self.eps, gram)
 
-        out = through(mixed, True)
+        out = through(mixed, self.gram)
         own = np.abs(out.G[..., k:]).sum(-1).mean(-1)
         rows = np.flatnonzero(~(own < _UNKNOWN))
         if not len(rows) or out.G.shape[-1] - k < out.c.shape[-1]:
@@ -210,7 +201,7 @@ class TwoLayers:
         out.G[rows[:, None], np.arange(d), -1 - np.arange(d)] = near.e[better]
         return out
 
-    def _tail(self, x: Form, block: str, brief: bool = False, gram: bool = True) -> Form:
+    def _tail(self, x: Form, block: str, brief: bool = False, gram: float = 0.0) -> Form:
         return block_tail(x, self.params, block, self.softmax, self.eps, brief, gram)
 
     def _second(

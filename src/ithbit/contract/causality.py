@@ -1,0 +1,198 @@
+"""The clauses about later tokens, by replacing them: causal, overflow, train-eval, float32 and
+bfloat16.
+
+Few cuts at every length come first: where a call is dear, the length matters more than the cut.
+Then borders of chunks and one off on either side, then every cut at one length, then any.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from ithbit.contract.calling import Caller
+from ithbit.contract.checking import CheckRun
+from ithbit.contract.comparison import apart
+from ithbit.contract.findings import Finding
+from ithbit.contract.inputs import FUTURES, VAST
+from ithbit.contract.leaks import Observed, finding_of, search
+
+LENGTHS = (
+    *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1024, 1025),
+)
+EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
+_LONG = (300, 640)  # every cut is tried where that costs little
+_DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
+
+
+def few_cuts(length: int) -> list[int]:
+    """Both ends and the middle."""
+    cuts = {1, length // 2, length // 2 + 1, length - 1}
+    return sorted(cut for cut in cuts if 0 < cut < length)
+
+
+def border_cuts(length: int) -> list[int]:
+    """The ends, and the borders of chunks of usual sizes, one off on either side."""
+    sizes = (4, 8, 16, 32, 64, 128) if length <= 130 else (32, 64, 128, 256, 512)
+    times = (1, 2, 3) if length <= 300 else (1, 2)
+    borders = {size * k + off for size in sizes for k in times for off in (-1, 0, 1)}
+    ends = {1, 2, 3, length // 3, length // 2, length - length // 8, length - 2, length - 1}
+    fixed = {10, 20, 48, 50, 96, 100, 192, 200, 300}
+    return sorted(cut for cut in borders | ends | fixed if 0 < cut < length)
+
+
+def check_causal(run: CheckRun) -> None:
+    """The clause causal, and overflow beside it."""
+    with run.attempt("causal"):
+        found = _searched(run)
+        if found is not None:
+            run.report(found)
+        elif not run.cuts:
+            run.skip("causal", "no length from 2 on is taken")
+        else:
+            run.keep("causal", _note(run))
+    if not run.leaks:
+        run.keep("overflow", "later tokens 30 and 1000 times as large")
+    run.skip("overflow", "later tokens matter anyway")
+
+
+def _note(run: CheckRun) -> str:
+    return f"lengths {_listed(run.lengths)}; {run.cuts} cuts"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
+
+
+def _searched(run: CheckRun) -> Finding | None:
+    caller, total = run.caller, run.clock.left
+
+    def look(
+        place: str, length: int, cuts: list[int], with_caller: Caller = caller
+    ) -> Observed | None:
+        return search(run, with_caller, place, length, cuts)
+
+    for dense in (False, True):
+        for length in LENGTHS:
+            share = 0.45 if dense else 0.65  # of the time, from which on the rest is for others
+            if run.clock.left < share * total or (dense and length not in _DENSE):
+                continue
+            if not run.takes(length):
+                continue
+            few = few_cuts(length)
+            cuts = [cut for cut in border_cuts(length) if cut not in few] if dense else few
+            if run.mixes and dense:
+                cuts = cuts[:: max(1, len(cuts) // 8)]
+            if cuts and (seen := look("border" if dense else "few", length, cuts)):
+                return finding_of(run, caller, "causal", seen)
+    full = longest_of(run, EVERY_CUT)
+    if full and run.clock.left > 0.4 * total:
+        cuts = list(range(1, full)) if not run.mixes else list(range(1, full, 9))
+        if seen := look("every", full, cuts):
+            return finding_of(run, caller, "causal", seen)
+    for length in _LONG:  # where all cuts cost little
+        cheap = run.takes(length) and run.taken[length] * length < 0.06 * run.clock.left
+        if cheap and not run.mixes and (seen := look("every", length, list(range(1, length)))):
+            return finding_of(run, caller, "causal", seen)
+    small = longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
+    cuts = [cut for cut in (1, 2, small // 4, small // 2, small - 2, small - 1) if 0 < cut < small]
+    for kind in FUTURES:
+        if seen := search(run, caller, "kind", small, cuts, [kind]):
+            return finding_of(run, caller, "causal", seen, f", to tokens {kind[0]}")
+    if seen := search(run, caller, "vast", small, cuts, [VAST]):
+        run.report(finding_of(run, caller, "overflow", seen, f", to tokens {VAST[0]}"))
+    moved = caller.like(moved=True)
+    with run.attempt("gradient"):
+        if moved(run.draw("moved", 2, small)).isfinite().all():
+            for length in [small, *run.lengths_taken([257])]:
+                if seen := look("moved", length, border_cuts(length), moved):
+                    how = ", at weights moved from their first values"
+                    return finding_of(run, moved, "causal", seen, how)
+    run.results.pop("gradient", None)
+    return None
+
+
+def check_any_cut(run: CheckRun, seconds: float) -> None:
+    """Random lengths and cuts for as long as there is time."""
+    if run.leaks or run.clock.left <= 0 or run.outcome_of("causal") != "kept":
+        return
+    g = torch.Generator().manual_seed(run.seed("any"))
+    until, number = run.clock.spent + min(seconds, run.clock.left), 0
+    with run.attempt("causal"):
+        while run.clock.spent < until:
+            number += 1
+            times = (1, 1, 8, 16)[int(torch.randint(0, 4, (), generator=g))]
+            length = int(torch.randint(2, 40, (), generator=g)) * times
+            cuts = sorted({int(k) for k in torch.randint(1, length, (12,), generator=g)})
+            if not run.takes(length):
+                continue
+            if seen := search(run, run.caller, f"any {number}", length, cuts):
+                run.results.pop("causal", None)
+                run.report(finding_of(run, run.caller, "causal", seen))
+                return
+        run.results.pop("causal", None)
+        run.keep("causal", _note(run))
+
+
+def longest_of(run: CheckRun, lengths: Iterable[int]) -> int | None:
+    """The first of the lengths that the layer takes."""
+    return next((length for length in lengths if run.takes(length)), None)
+
+
+def check_training(run: CheckRun) -> None:
+    """The clause train-eval: one row at a time first, then several, at a fixed random seed."""
+    if run.leaks:
+        return run.skip("train-eval", "later tokens matter anyway")
+    with run.attempt("train-eval"):
+        caller = run.caller.like(training=True)
+        lengths = run.lengths_taken((17, 65, 64, 130, 300)) or [run.short]
+        x = run.draw("training", 1, lengths[0])
+        if float(apart(caller(x), caller(x)).max()) > run.near(caller(x)):
+            caller = caller.like(fresh=True)
+            if float(apart(caller(x), caller(x)).max()) > run.near(caller(x)):
+                return run.skip("train-eval", "random in training mode at a fixed seed too")
+        done: list[int] = []
+        for length in lengths:
+            for cuts, rows in ((few_cuts(length), 1), (border_cuts(length), None)):
+                if run.clock.left < 0 or (length > 65 and rows == 1 and not run.mixes):
+                    continue
+                if rows is None and (run.mixes or caller.fresh):
+                    continue
+                seen = search(run, caller, "training", length, cuts, FUTURES[:3], rows=rows)
+                if seen is not None:
+                    how = ", in training mode"
+                    return run.report(finding_of(run, caller, "train-eval", seen, how))
+            done.append(length)
+        run.keep("train-eval", f"lengths {_listed(done)}, at a fixed random seed")
+    return None
+
+
+def check_dtypes(run: CheckRun) -> None:
+    """The clauses float32 and bfloat16: if the widest dtype gives the same bits, so must these."""
+    for dtype, clause in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        if run.caller.dtype == dtype:
+            run.keep(clause, "checked in it throughout")
+        elif run.leaks:
+            run.skip(clause, "later tokens matter anyway")
+        elif torch.finfo(dtype).eps < torch.finfo(run.caller.dtype).eps:
+            run.skip(clause, f"checked in {run.settings.dtype} only")
+        else:
+            with run.attempt(clause):
+                _dtype(run, run.caller.like(dtype=dtype), clause)
+
+
+def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
+    caller(run.draw("dtype", 1, run.short))
+    exact, done = run.exact, list[int]()
+    for length in (17, 65, 64, 130, 257, 513, 1025):
+        if not run.takes(length) or (run.clock.left < 0 and len(done) > 1):
+            continue
+        cuts = border_cuts(length) if length <= 300 else few_cuts(length)
+        if run.mixes:
+            cuts = cuts[:: max(1, len(cuts) // 6)]
+        kinds = FUTURES[:3] + FUTURES[12:]
+        seen = search(run, caller, clause, length, cuts, kinds, exact=exact)
+        done.append(length)
+        if seen is not None:
+            return run.report(finding_of(run, caller, clause, seen, f", in {clause}"))
+    run.keep(clause, f"lengths {_listed(done)}")
+    return None

@@ -1,0 +1,218 @@
+"""A check in a process of its own, with limits: a layer that hangs, exits, crashes or allocates
+without end ends that process and not the user's, and gets a sentence.
+
+`check_in_child` starts it and needs no torch. The child imports the layer, checks it, and writes
+lines of JSON to a pipe: what it does next, and at last the report.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from ithbit.contract.findings import CheckSettings, ContractReport, report_from_json
+
+_GIB = 1 << 30
+_POLL = 0.05  # seconds between looks at the child
+_PROGRAM = "from ithbit.contract.child import main; main()"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the child may use: seconds to start, for one call, and in all; bytes of memory."""
+
+    start: float = 180.0
+    call: float = 15.0
+    total: float = 180.0
+    memory: int = 4 * _GIB
+
+
+def limits_for(settings: CheckSettings) -> Limits:
+    """The limits of a check: kernels for a GPU may be compiled in the first calls."""
+    slow = 1.0 if settings.device == "cpu" else 8.0
+    memory = 4 * _GIB if settings.device == "cpu" else 16 * _GIB
+    return Limits(180.0, slow * max(15.0, settings.seconds), 120.0 + 12 * settings.seconds, memory)
+
+
+def check_in_child(
+    name: str,
+    settings: CheckSettings,
+    limits: Limits | None = None,
+    kind: Literal["layer", "model"] = "layer",
+) -> ContractReport:
+    """Check a layer or a whole model that is named, in another process."""
+    return report_of_child(kind, name, settings, limits or limits_for(settings))
+
+
+def report_of_child(
+    kind: str, name: str, settings: CheckSettings, limits: Limits
+) -> ContractReport:
+    """The report of a child that checks something named; a reason it cannot be checked, if the
+    child ends without one."""
+    began = time.monotonic()
+    request = json.dumps({"kind": kind, "name": name, "settings": asdict(settings)})
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as output, os.fdopen(reading, "rb", buffering=0) as pipe:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _PROGRAM, str(writing), request, str(limits.memory)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                start_new_session=True,
+                env=_environment(),
+            )
+        finally:
+            os.close(writing)
+        try:
+            watch = _Watch(child.pid, limits)
+            report = watch.follow(pipe)
+            reason = "" if report is not None else watch.reason or _ending(child, watch, output)
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    if report is not None:
+        return report
+    return ContractReport(name, settings=settings, seconds=time.monotonic() - began, cannot=reason)
+
+
+def _environment() -> dict[str, str]:
+    """One thread, and this very package."""
+    here = str(Path(__file__).parents[2])
+    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+class _Watch:
+    """Follows a child by what it writes, its time and its memory."""
+
+    def __init__(self, pid: int, limits: Limits) -> None:
+        self.pid, self.limits = pid, limits
+        self.doing, self.reason = "", ""
+        self.began = self.since = time.monotonic()
+        self.cpu_since = 0.0
+
+    def follow(self, pipe: IO[bytes]) -> ContractReport | None:
+        """The report, or None with the reason, if it was stopped; without one if it ended."""
+        rest = b""
+        while not self.reason:
+            ready, _, _ = select.select([pipe], [], [], _POLL)
+            if ready:
+                some = pipe.read(1 << 16)
+                if not some:
+                    return None
+                *lines, rest = (rest + some).split(b"\n")
+                for line in lines:
+                    data = _line(line)
+                    if "report" in data:
+                        return report_from_json(data["report"])
+                    self.doing = str(data.get("doing", self.doing))
+                if lines:
+                    self.since, self.cpu_since = time.monotonic(), _cpu_seconds(self.pid)
+            self.reason = self._excess()
+        return None
+
+    def _excess(self) -> str:
+        """Which limit is exceeded, as a sentence."""
+        now, limits = time.monotonic(), self.limits
+        when = f" when {self.doing}" if self.doing else " when its code is imported"
+        if (used := _memory(self.pid)) > limits.memory:
+            return f"it uses more than {limits.memory / _GIB:.3g} GiB{when} ({used / _GIB:.1f} GiB)"
+        waited = now - self.since
+        limit = limits.call if self.doing else limits.start
+        # On a busy machine a process that computes is no worse for waiting.
+        busy = _cpu_seconds(self.pid) - self.cpu_since
+        if waited > limit and (busy > 0.5 * limit or busy < 0.05 * waited or waited > 5 * limit):
+            return f"it does not return{when}: stopped after {waited:.0f} seconds"
+        if now - self.began > limits.total + limits.start:
+            return f"it takes too long: stopped after {now - self.began:.0f} seconds{when}"
+        return ""
+
+
+def _line(line: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _ending(child: "subprocess.Popen[bytes]", watch: _Watch, output: IO[bytes]) -> str:
+    """Why a child ended without a report."""
+    status = child.wait()
+    when = f" when {watch.doing}" if watch.doing else " when its code is imported"
+    if status < 0:
+        with suppress(ValueError):
+            return f"its process was ended by {signal.Signals(-status).name}{when}"
+        return f"its process was ended by signal {-status}{when}"
+    output.seek(0)
+    lines = output.read()[-2000:].decode(errors="replace").strip().splitlines()
+    last = f": {lines[-1]}" if lines and status not in (0, 3) else ""
+    return f"it ends its process (status {status}){when}{last}"
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time of a process, 0 where it cannot be read."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _memory(pid: int) -> int:
+    """Bytes that a process holds, 0 where that cannot be read."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def main() -> None:
+    """The child: arguments are the pipe, the request and the memory allowed."""
+    pipe = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
+    request = json.loads(sys.argv[2])
+    settings = request["settings"]
+    chosen = CheckSettings(**settings | {"allow": tuple(settings["allow"])})
+
+    def write(data: dict[str, Any]) -> None:
+        pipe.write(json.dumps(data).encode() + b"\n")
+
+    _limit_files()
+    report = _checker(request["kind"])(request["name"], chosen, lambda text: write({"doing": text}))
+    sys.stdout.flush()
+    write({"report": report.to_json()})
+    os._exit(0)  # whatever threads a layer has left
+
+
+def _limit_files() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(ValueError):  # what a layer prints goes to a file
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, resource.getrlimit(1)[1]))
+
+
+def _checker(kind: str) -> Callable[[str, CheckSettings, Callable[[str], None]], ContractReport]:
+    if kind == "model":
+        from ithbit.contract.whole_models import check_model
+
+        return lambda name, settings, beat: check_model(name, settings, name, beat)
+    assert kind == "layer", kind
+    from ithbit.contract.check import check_contract
+
+    def check(name: str, settings: CheckSettings, beat: Callable[[str], None]) -> ContractReport:
+        return check_contract(name, settings, name, beat)
+
+    return check

@@ -1,0 +1,254 @@
+"""The search for later tokens that an output reads: at which lengths, cuts and kinds of future,
+and how a finding is made small and written as Python."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ithbit.contract.calling import Caller
+from ithbit.contract.checking import CheckRun
+from ithbit.contract.comparison import (
+    SURE,
+    Effect,
+    apart,
+    effects_of_future,
+    is_gross_alone,
+    is_leak,
+    jittered,
+    unit_of,
+)
+from ithbit.contract.findings import Finding
+from ithbit.contract.inputs import BASES, FUTURES, Drawing
+
+_CONFIRMED, _SHARE = 48, 0.125  # other inputs, and the share of them that confirms a leak by size
+_UNSTEADY = 8  # rows that move by a few units
+_NARROWED = 48  # later tokens that are changed one by one
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A leak as it was seen in one row."""
+
+    drawing: Drawing
+    effect: Effect
+
+
+def search(
+    run: CheckRun,
+    caller: Caller,
+    place: str,
+    length: int,
+    cuts: Sequence[int],
+    kinds: Sequence[tuple[str, str]] | None = None,
+    *,
+    rows: int | None = None,
+    exact: bool = False,
+) -> Observed | None:
+    """Replace what follows each cut, in another row for each; the first leak that is confirmed.
+
+    An output that is finite in one run alone is reported as overflow. `exact` says that the layer
+    gave the same bits in a wider precision.
+    """
+    rows = rows or run.rows(length)
+    unit = max(unit_of(caller.dtype), run.unit)
+    for start in range(0, len(cuts), rows):
+        if start and run.clock.left < 0:
+            break
+        some = cuts[start : start + rows]
+        drawings = [
+            _drawing(run, place, length, cut, k, start, kinds) for k, cut in enumerate(some)
+        ]
+        found = _compared(run, caller, drawings, unit, exact)
+        if caller.dtype == run.caller.dtype and not (caller.training or caller.moved):
+            run.lengths.add(length)
+            run.cuts += len(some)
+            run.futures |= {each.kind for each in drawings}
+        for effect in found:
+            seen = Observed(drawings[effect.row], effect)
+            if not effect.is_finite:
+                run.report(overflow_finding(run, caller, seen))
+            elif exact or _is_confirmed(run, caller, seen, unit):
+                return seen
+    return None
+
+
+def _drawing(
+    run: CheckRun,
+    place: str,
+    length: int,
+    cut: int,
+    row: int,
+    start: int,
+    kinds: Sequence[tuple[str, str]] | None,
+) -> Drawing:
+    chosen = kinds or FUTURES
+    kind, future = chosen[(start + row + cut) % len(chosen)]
+    # Every other input is ordinary: a leak may need one, or hide in one.
+    base = BASES[0 if row % 2 == 0 else row // 2 % len(BASES)]
+    first, second = run.seed("x", length, row), run.seed(place, length, start + row)
+    return Drawing(length, run.width, cut, first, second, base[1], future, kind)
+
+
+def _compared(
+    run: CheckRun,
+    caller: Caller,
+    drawings: list[Drawing],
+    unit: float,
+    exact: bool,
+    examined: int = 4,
+) -> tuple[Effect, ...]:
+    g = torch.Generator().manual_seed(run.seed("jitter"))
+    key = tuple((each.base_seed, each.base) for each in drawings)
+    if caller.kept_key != key or caller.fresh:
+        x = torch.stack([drawing.x() for drawing in drawings])
+        caller.kept_key, caller.kept = key, (x, caller(x))
+    x, base = caller.kept
+    y = torch.stack([each.other(row) for each, row in zip(drawings, x, strict=True)])
+    found = effects_of_future(
+        caller,
+        x,
+        [drawing.cut for drawing in drawings],
+        y,
+        jitter=lambda values, size: jittered(values, size, g),
+        unit=unit,
+        exact=exact,
+        base=base,
+        examined=examined,
+    )
+    if caller.dtype == run.caller.dtype:
+        run.exact = run.exact and found.exact
+    return found.effects
+
+
+def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> bool:
+    """Rounding may flip a sign or move a number to the next step, once in many inputs. So what
+    does not shrink with the change, or changes as much when earlier tokens move by a rounding, must
+    be seen at one output for a share of other inputs."""
+    by_size_alone = is_gross_alone(seen.effect.change, seen.effect.jitter)
+    if not by_size_alone and seen.effect.change > SURE * _unsteadiness(run, caller, seen, unit):
+        return True
+    drawing, rows = seen.drawing, run.rows(seen.drawing.length)
+    outputs: Counter[int] = Counter()
+    for start in range(0, _CONFIRMED, rows):
+        again = [
+            replace(drawing, base_seed=run.seed("again", k), future_seed=run.seed("other", k))
+            for k in range(start, min(start + rows, _CONFIRMED))
+        ]
+        effects = _compared(run, caller, again, unit, False, len(again))
+        outputs.update(each.output for each in effects if each.is_finite)
+    return max(outputs.values(), default=0) >= _CONFIRMED * _SHARE
+
+
+def _unsteadiness(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> float:
+    """How much earlier outputs change if earlier tokens move by a few units: of float32 at least,
+    since what is rounded to steps does not show the precision before them."""
+    unit = max(unit, unit_of(torch.float32))
+    drawing = seen.drawing
+    x = drawing.x()
+    y = torch.cat([x[: drawing.cut], drawing.other(x)[drawing.cut :]])
+    g = torch.Generator().manual_seed(run.seed("unsteady"))
+    most = 0.0
+    for row in (x, y):
+        same = row.expand(1 if run.mixes else _UNSTEADY, -1, -1)
+        moved = torch.cat(
+            [jittered(same[:, : drawing.cut], 4 * unit, g), same[:, drawing.cut :]], 1
+        )
+        change = apart(caller(moved), caller(same))[:, : drawing.cut]
+        most = max(most, float(change.nan_to_num(0.0, 0.0, 0.0).max()))
+    return most
+
+
+def finding_of(
+    run: CheckRun, caller: Caller, clause: str, seen: Observed, how: str = ""
+) -> Finding:
+    """A leak as a finding, narrowed to one later token where one is enough."""
+    seen = _narrowed(run, caller, _alone(run, caller, seen))
+    drawing, effect = seen.drawing, seen.effect
+    first, length = effect.output + 1, drawing.length
+    if drawing.later is not None:
+        later, changed = drawing.later + 1, f"token {drawing.later + 1} does"
+    else:
+        later, changed = drawing.cut + 1, f"tokens {drawing.cut + 1} to {length} do"
+        changed = f"token {length} does" if drawing.cut + 1 == length else changed
+    noise = f"; rounding gives {effect.noise:.1e}" if effect.noise else ""
+    sentence = (
+        f"output {first} of {length} changes when {changed}{how}: the largest change of an earlier "
+        f"output is {effect.size:.1e} of the largest output{noise}"
+    )
+    return Finding(
+        clause, sentence, length, first, later, effect.size, effect.noise,
+        _code(caller, drawing, later),
+    )  # fmt: skip
+
+
+def overflow_finding(run: CheckRun, caller: Caller, seen: Observed) -> Finding:
+    """An earlier output that is finite with one future alone."""
+    drawing, first = seen.drawing, seen.effect.output + 1
+    sentence = (
+        f"output {first} of {drawing.length} is infinite or NaN with one future and finite with "
+        f"another: tokens {drawing.cut + 1} to {drawing.length} {drawing.kind}"
+    )
+    return Finding(
+        "overflow", sentence, drawing.length, first, drawing.cut + 1, None, None,
+        _code(caller, drawing, drawing.cut + 1),
+    )  # fmt: skip
+
+
+def _alone(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
+    """The same in a batch of one, if it shows there."""
+    effects = _effects(run, caller, [seen.drawing])
+    return Observed(seen.drawing, effects[0]) if effects else seen
+
+
+def _effects(run: CheckRun, caller: Caller, drawings: list[Drawing]) -> list[Effect]:
+    was = run.exact
+    unit = max(unit_of(caller.dtype), run.unit)
+    found = _compared(run, caller, drawings, unit, False)
+    run.exact = was
+    return [each for each in found if each.is_finite]
+
+
+def _narrowed(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
+    """The nearest later token that alone changes the first output, if there is one."""
+    drawing, effect = seen.drawing, seen.effect
+    tokens = [t for t in range(drawing.cut, drawing.length)]
+    tokens = sorted({*tokens[:_NARROWED], *tokens[-4:]})
+    x = drawing.x()
+    rows = run.rows(drawing.length)
+    unit = max(unit_of(caller.dtype), run.unit)
+    for start in range(0, len(tokens), rows):
+        if run.clock.left < 0:
+            return seen
+        some = [replace(drawing, later=t) for t in tokens[start : start + rows]]
+        base = caller(x.expand(len(some), -1, -1))
+        out = caller(torch.stack([each.other(x) for each in some]))
+        for row, each in enumerate(some):
+            change = apart(base[row], out[row])[: drawing.cut].flatten(1).amax(1)
+            scale = max(float(base[row].abs().max()), float(out[row].abs().max()))
+            large = is_leak(float(change[effect.output]), effect.jitter, scale, unit)
+            if large and float(change[effect.output]) < torch.inf:
+                alone = _effects(run, caller, [each])
+                if alone and alone[0].output <= effect.output:
+                    return Observed(each, alone[0])
+    return seen
+
+
+def _code(caller: Caller, drawing: Drawing, later: int) -> str:
+    """Python that shows a leak alone."""
+    who = f"token {later}" if drawing.later is not None else f"tokens {later} to {drawing.length}"
+    return "\n".join(
+        (
+            *caller.run_lines(drawing.length),
+            *drawing.lines(),
+            "a, b = run(x[None])[0, :cut], run(y[None])[0, :cut]",
+            f'print("{who} changed: outputs 1 to", cut, "change by", float((a - b).abs().max()))',
+        )
+    )
+
+
+def late_rows(length: int, cuts: Tensor) -> Tensor:
+    """Which tokens come after each cut; (row, token)."""
+    return torch.arange(length) >= cuts[:, None]

@@ -1,0 +1,114 @@
+"""Copying by one layer: in real arithmetic it is possible for every family, at every length.
+
+n symbols 0 … V - 1, then a separator and the string once more; each symbol is asked for at the
+token before it, when all before are known. With the base b, the first power of two from 2 V on:
+
+    embedding   symbol s at position k <= n       (s b^-k, 0)
+                the separator                     (0, b^-1)
+                s as the j-th repeated symbol     (-s b^-j, b^-(j+1))
+    SSM         A = 1, B(x) = x, phi(x, h) = (h_1, x_2)     width 2; an RNN likewise
+    output      v y_1 - v^2 / 2 y_2
+
+When symbol j + 1 is asked for, what has been repeated is subtracted: h_1 = sum_{k>j} s_k b^-k. So
+h_1 b^(j+1) = s + r with s = s_(j+1) and 0 <= r <= (V - 1) / (b - 1) < 1/2. The logit of s exceeds
+that of v by b^-(j+1) (s - v) (r + (s - v) / 2), which is least at v = s + 1, so
+
+    margin >= b^-n (1/2 - (V - 1) / (b - 1)) > 0.
+
+*Attention*, softmax or linear, with scores of 0 takes the mean over the tokens so far, at most 2 n:
+the sum divided by their number. The second coordinates are b^-1 at the separator and b^-(j+1) -
+b^-j at the j-th repeated symbol, so that their sum is b^-(j+1) as well; the means of both, in two
+further coordinates, are the numbers above divided by the same number. Width 4, and the margin is at
+least b^-n (1/2 - (V - 1) / (b - 1)) / (2 n).
+
+Every number is a float64 number as long as b^n is at most 2^1021, so the argument is about the
+weights as they are stored; for larger n it is about the formulas.
+
+So the counting theorem has nothing to say of copying. It is about access in any order; reading in
+sequence is possible. In finite precision a state of S numbers of c bits needs S c >= n log2 V.
+"""
+
+import numpy as np
+from flint import fmpq
+
+from ithbit.errors import SpecError, as_int, one_of
+from ithbit.theory.architecture import FORMAL_FAMILIES
+from ithbit.theory.certifiers.exact import need, rounded_down
+from ithbit.theory.gadgets import affine, constant
+from ithbit.theory.layers import LinearAttention, Rnn, SoftmaxAttention, Ssm, matrix
+from ithbit.theory.recall.tasks import Recall
+from ithbit.theory.recall.weights import (
+    RecallLayer,
+    RecallSolution,
+    checked_size,
+    digits,
+    same_weights,
+)
+
+EVERY_SIZE = "b^−n (1/2 − (V−1)/(b−1)), b the first power of two from 2V on"
+_EXPONENT = 1021
+
+
+def base(values: int) -> int:
+    """The first power of two from 2 V on.
+
+    >>> base(2), base(3)
+    (4, 8)
+    """
+    return 1 << (2 * values - 1).bit_length()
+
+
+def width_of(family: str) -> int:
+    """2, or 4 for attention."""
+    return 2 if family in ("ssm", "rnn") else 4
+
+
+def copying(task: Recall, family: str, n: int) -> RecallSolution:
+    """The weights for n symbols; margins shrink like b^-n.
+
+    >>> from ithbit.theory.recall.tasks import recall
+    >>> copying(recall("copy", 3), "ssm", 5).width
+    2
+    """
+    one_of("unknown formal family", family, FORMAL_FAMILIES)
+    n, b, width = as_int("n", n), base(task.values), width_of(family)
+    checked_size(task, n, task.values + 1, 2 * n, width)
+    if n > (longest := _EXPONENT // (b.bit_length() - 1)):
+        raise SpecError(
+            f"b^−n is a float64 number only up to n = {longest:,} for {task.values:,} values, got "
+            f"n = {n:,}; `ithbit verdict` has what is proved at every size"
+        )
+    number, power = np.arange(task.values), float(b) ** -np.arange(n + 1)
+    first = np.zeros((n, task.values, width))
+    first[..., 0] = number * power[1:, None]
+    again = np.zeros((n, task.values + 1, width))  # after the separator, token 0
+    again[0, :, 1] = power[1]
+    again[1:, 1:, 0] = -number * power[1:n, None]
+    again[1:, :, 1] = (power[2:] - (power[1:n] if width == 4 else 0))[:, None]
+    layers, output = (_layer(family, width),), digits(task.values, width, start=0)
+    return RecallSolution(task, family, n, layers, matrix(first, 3), output, matrix(again, 3))
+
+
+def _layer(family: str, width: int) -> RecallLayer:
+    if width == 4:
+        zero, keep = matrix(np.zeros((4, 4))), np.zeros((4, 4))
+        keep[2, 0] = keep[3, 1] = 1
+        kind = SoftmaxAttention if family.startswith("softmax") else LinearAttention
+        read = affine(keep.T.tolist(), [0.0] * 4)
+        return kind(family.endswith("causal"), zero, zero, matrix(keep), read)
+    both = affine([[0, 0, 1, 0], [0, 1, 0, 0]], [0.0, 0.0])  # (h_1, x_2) of (x, h)
+    if family == "ssm":
+        one = affine([[1, 0], [0, 1]], [0.0, 0.0])
+        return Ssm(constant([1, 0, 0, 1], 2), one, both, matrix([0, 0], 1))
+    return Rnn(affine([[1, 0, 1, 0], [0, 1, 0, 1]], [0.0, 0.0]), both)
+
+
+def certify_copying(solution: RecallSolution) -> float:
+    """The margin of the proof; `UnsuitableError` if the weights are not exactly those above."""
+    task, n = solution.task, solution.n
+    need(task.name == "copy", "the argument is about copying")
+    same = same_weights(solution, copying(task, solution.family, n))
+    need(same, "a weight is not that of the construction")
+    b = base(task.values)
+    bound = (fmpq(1, 2) - fmpq(task.values - 1, b - 1)) / fmpq(b) ** n
+    return rounded_down(bound / (2 * n) if solution.width == 4 else bound)

@@ -1,0 +1,247 @@
+"""The recall tasks, and how each comes down to the counting theorem.
+
+A *recall task* is a table: a prefix x and a query q determine an answer. It is *free* for n queries
+and V values if all V^n answer vectors occur. The counting theorem uses nothing else, so a bound for
+one free table is a bound for every task that contains it.
+
+    rhi, lhi            n symbols of V values, an index is the query (V = 2: the paper's tasks)
+    mqar                n pairs of a key and a value, in tokens of their own; then one of the keys
+    induction           n pairs of tokens over a fixed alphabet of V symbols, then a symbol: what
+                        followed it when it occurred last?
+    induction-growing   the same over n symbols, with 2n - 2 tokens before the last
+    copy                n symbols of V values, then once more, each asked for in turn
+
+*Prefix and query.* By causality the fingerprint of the prefix does not depend on the query, which
+is one token, at any depth: the stage list of RHI. *Any split.* In one layer of attention, or with
+fixed filters (an SSM with constant A), hold the read-out token fixed and split all other positions
+in any way, interleaved or not: exp(k.q) and phi(k).phi(q) are then functions of one token alone, so
+numerators and denominators are sums of a part of x and a part of q: the stage list of LHI, whose
+numbers do not depend on the order of the tokens.
+
+*mqar.* Prefix and query: keys fixed, values free. Any split: the read-out token is one key, and the
+query is the slot where it stands among other fixed keys.
+
+*induction.* Any split: the read-out token is a symbol *; the first token of a pair is * in one slot
+and another symbol elsewhere, the second is free among the other V - 1.
+
+*induction-growing.* With all n symbols in the prefix, the table maps each symbol to what followed
+it last: a rooted tree, since last occurrences increase along it. All n^(n-1) rooted labelled trees
+occur: for every vertex but the root, children first, write it and its parent, 2n - 2 tokens. So
+(n - 1) log2 n <= sum_s log2 Gamma_s(n), V = n. If the last token sees those before it (Mamba2's
+convolution), let them be copies of one fixed root: n^(n-2) trees. Any split: as for induction, with
+n - 1 slots and values. If n is excluded, so is every larger one: use only some of the symbols, and
+repeat the first token in front.
+
+*copy* can have no bound in real arithmetic (`ithbit.theory.recall.copying`).
+
+*Two of V values.* With two values alone a task for V values is the binary one, so bounds for bits
+hold for V values too.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+
+from flint import arb, ctx
+
+from ithbit.errors import SpecError, as_int, one_of
+from ithbit.families import TASKS, Task
+from ithbit.theory.architecture import Architecture
+from ithbit.theory.bounds import Route, all_routes, conditions
+from ithbit.theory.bounds.accuracy import accuracy_bound
+from ithbit.theory.bounds.counting import Stage, log2_answers, n_star
+from ithbit.theory.bounds.stages import fixed_bits, stages
+from ithbit.theory.bounds.state import state_size
+
+MOST_VALUES = 10**9
+
+# What n counts; the usual number of values, 0 if it is n; the least number.
+_TASKS = {
+    "rhi": ("symbols", 2, 2),
+    "lhi": ("symbols", 2, 2),
+    "mqar": ("pairs", 4096, 2),
+    "induction": ("pairs", 3, 3),
+    "induction-growing": ("symbols", 0, 0),
+    "copy": ("symbols", 2, 2),
+}
+RECALL_ONLY = tuple(name for name in _TASKS if name not in TASKS)
+_SPLITS: dict[Task, str] = {"rhi": "prefix and query", "lhi": "one layer, any split"}
+
+
+@dataclass(frozen=True)
+class Recall:
+    """A recall task with its number of values, V; `recall` checks them."""
+
+    name: str
+    values: int  # 0 if it is n
+
+    @property
+    def binary(self) -> bool:
+        """Whether it is one of the paper's tasks."""
+        return self.name in TASKS and self.values == 2
+
+    @property
+    def counts(self) -> str:
+        """What n counts, in words."""
+        return "bits" if self.binary else _TASKS[self.name][0]
+
+    @property
+    def text(self) -> str:
+        what = "alphabet" if self.name == "induction" else "values"
+        return f"{self.name} · {what} {self.values:,}" if self.values else self.name
+
+    def splits(self, arch: Architecture) -> Iterator[Task]:
+        """The tasks whose stage lists it has for such layers."""
+        fixed_filters = arch.kind == "ssm" and arch.transition == "constant"
+        if self.name in TASKS:
+            yield "lhi" if self.name == "lhi" else "rhi"
+            return
+        if self.name in ("mqar", "induction-growing"):
+            yield "rhi"
+        if self.name != "copy" and arch.n_layers == 1 and (arch.attention or fixed_filters):
+            yield "lhi"
+
+    def stages(self, like: Task, arch: Architecture) -> tuple[Stage, ...] | None:
+        """The stage list; of an alphabet the symbol that is asked for is no answer."""
+        return stages(like, arch, self.values - (self.name == "induction"))
+
+    def held(self, like: Task, arch: Architecture) -> int:
+        """How many answers are held fixed; a pair has two tokens."""
+        fixed = fixed_bits(like, arch)
+        return fixed if self.name in (*TASKS, "copy") else -(-fixed // 2)
+
+
+def recall(name: str, values: int | None = None) -> Recall:
+    """The task with this name and this many values, by default its usual number.
+
+    >>> recall("mqar").values, recall("rhi", 16).text
+    (4096, 'rhi · values 16')
+    """
+    _, usual, least = _TASKS[one_of("unknown task", name, tuple(_TASKS))]
+    if values is None:
+        return Recall(name, usual)
+    values = as_int("values", values)
+    if not usual:
+        raise SpecError(f"{name} has as many values as symbols, which n counts; leave values out")
+    if not least <= values <= MOST_VALUES:
+        bound = f"at least {least}" if values < least else f"at most {MOST_VALUES:,}"
+        raise SpecError(f"values must be {bound} for {name}, got {values:,}")
+    return Recall(name, values)
+
+
+def recall_routes(task: Recall, arch: Architecture, bits: int = 32) -> tuple[Route, ...]:
+    """Every route to a bound, tightest first.
+
+    >>> from ithbit.theory.architecture import architecture
+    >>> [route.n_star for route in recall_routes(recall("mqar"), architecture("rnn"))][:2]
+    [42, 42]
+    """
+    routes = all_routes(task.name, arch, bits) if task.binary else _routes(task, arch, bits)
+    return tuple(sorted(routes, key=lambda route: (route.n_star, route.cited)))
+
+
+def _routes(task: Recall, arch: Architecture, bits: int) -> Iterator[Route]:
+    if bits < 1:
+        raise SpecError(f"a number has at least 1 bit, got {bits}")
+    for like in task.splits(arch):
+        where = "" if task.name in TASKS else f"; {_SPLITS[like]}"
+        yield from _counted(task, like, arch, where) if task.values else _trees(like, arch, where)
+        for route in all_routes(like, arch) if task.values else ():
+            if route.real_arithmetic and not route.name.startswith("counting"):
+                theorem = f"{route.theorem}; for two of the values{where}"
+                yield replace(route, name=f"{route.name}, two values", theorem=theorem)
+    kept = state_size("rhi", arch)
+    if kept is not None and task.name in ("rhi", "mqar", "induction-growing", "copy"):
+        last = task.held("rhi", arch)
+        star = (
+            values_held(bits * kept[0], task.values) + last
+            if task.values
+            else _largest(
+                lambda n: (n - 1 - bool(last)) * math.log2(n) <= bits * kept[0] * (1 + 2.0**-40)
+            )
+        )
+        condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
+        name, theorem = f"state of {bits}-bit numbers", "equal states give equal answers"
+        yield Route(name, star, theorem, False, (condition,), real_arithmetic=False)
+
+
+def _counted(task: Recall, like: Task, arch: Architecture, where: str) -> Iterator[Route]:
+    counted = task.stages(like, arch)
+    for polynomial in ("bezout", "warren") if counted else ():
+        assert counted
+        kinds = {stage.kind for stage in counted}
+        if polynomial == "warren" and "P" not in kinds:
+            return
+        letter = _letters(kinds, polynomial)
+        how = "Lemma 1" if counted[-1].winners else "every two values compared"
+        how += ", from Khovanskii's theorem" if "K" in kinds else ""
+        how += ", the constant of Anthony–Bartlett 8.3" if polynomial == "warren" else ""
+        star = n_star(counted, polynomial) + task.held(like, arch)
+        theorem = f"the counting theorem {letter}, {how}{where}"
+        cited = polynomial == "warren"
+        yield Route(f"counting {letter}", star, theorem, cited, conditions(arch))
+
+
+def _letters(kinds: Collection[str], polynomial: str) -> str:
+    if polynomial == "warren":
+        return "(P, K)" if "K" in kinds else "(P)"
+    return "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
+
+
+def _trees(like: Task, arch: Architecture, where: str) -> Iterator[Route]:
+    """Alphabets: doubles, with room for rounding, so n* + 1 is excluded and n* hardly."""
+    slots = 0 if like == "rhi" else 1  # n queries, or n - 1
+    free = 1 + bool(fixed_bits(like, arch))  # n^(n-1) trees or n^(n-2); (n - 1)^(n-1) tables
+    counted = stages(like, arch, 3)
+    if counted is None:
+        return
+
+    def allowed(n: int) -> bool:
+        found = stages(like, arch, max(2, n - slots))
+        tables = (n - free) * math.log2(max(1, n - slots)) * (1 - 2.0**-40)
+        return n < 3 or found is None or log2_answers(found, n - slots) >= tables
+
+    letter = _letters({stage.kind for stage in counted}, "bezout")
+    theorem = f"the counting theorem {letter}, counting rooted trees{where}"
+    yield Route(f"counting {letter}", _largest(allowed), theorem, False, conditions(arch))
+
+
+def _largest(allowed: Callable[[int], bool]) -> int:
+    """A number that is allowed and its successor is not."""
+    low, high, factor = 1, 2, 2
+    while allowed(high):
+        low, high, factor = high, high * factor, factor * factor
+    while high - low > 1:
+        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
+        low, high = (middle, high) if allowed(middle) else (low, middle)
+    return low
+
+
+def values_held(bits: int, values: int) -> int:
+    """The most values, of V each, that so many bits can hold: the whole part of bits / log2 V.
+
+    >>> values_held(512, 4096), values_held(512, 3)
+    (42, 323)
+    """
+    if values & (values - 1) == 0:
+        return bits // (values.bit_length() - 1)
+    precision = 64 + bits.bit_length()
+    while True:  # the logarithm is irrational, so some precision decides
+        with ctx.workprec(precision):
+            whole = (bits * arb.const_log2() / arb(values).log()).floor().unique_fmpz()
+        if whole is not None:
+            return int(whole)
+        precision *= 2
+
+
+def recall_accuracy(task: Recall, arch: Architecture, n: int) -> float | None:
+    """An upper bound on the expected accuracy at n, answers independent and uniform; None if no
+    bound is known or the bound says nothing. Answers that are held fixed count as right."""
+    least = 1.0
+    for like in task.splits(arch) if task.values else ():
+        counted, held = task.stages(like, arch), task.held(like, arch)
+        if counted and n > held:
+            share = held / n
+            bound = share + (1 - share) * accuracy_bound(counted, n - held)
+            least = min(least, bound * (1 + 2.0**-50))
+    return least if least < 1 else None

@@ -1,0 +1,272 @@
+"""The margin of two blocks of attention over a leaf: a second implementation for the check.
+
+It shares no code with the search. docs/equations.md has the model. Tokens before the first mixing,
+with their queries, keys, values and weights, are arb balls (python-flint), rounded to floats once.
+From there on they are sets of vectors (`affine_sets.py`), one for each token of a leaf: every free
+bit has two tokens, of which it chooses one; a fixed bit has one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flint import arb, arb_mat, ctx, fmpq
+
+from ithbit.families import FAMILIES
+from ithbit.spec import ModelSpec
+from ithbit.theory.layers import FloatArray
+from ithbit.verification.checks.affine_sets import (
+    LEAST,
+    TINY,
+    UP,
+    TokenSet,
+    chosen,
+    dot,
+    exps,
+    features,
+    gelu,
+    linear,
+    normed,
+    off_by,
+    plus,
+)
+
+PRECISION = 192
+_ENTRY = 1e-24  # absolute error of a rounded ball, besides 2^-52 of its size
+
+Balls = Any  # flint.arb_mat, which has no type stubs
+
+
+def _tokens(spec: ModelSpec, p: Mapping[str, Balls]) -> Balls:
+    """The embedded tokens: bit 0 at every place, bit 1, every query and, for LHI, the end."""
+    n, lhi = spec.n_bits, spec.task == "lhi"
+    length = n + 2 if lhi else n + 1
+    rows = [([1, 0, 0, bit, 0, 0], j + lhi) for bit in (0, 1) for j in range(n)]
+    for i in range(n):
+        rows.append(([0, 1, 0, 0, fmpq(i, n), fmpq(i * i, n * n)], 0 if lhi else n))
+    if lhi:
+        rows.append(([0, 0, 1, 0, 0, 0], n + 1))
+    places = [fmpq(t, length - 1) for _, t in rows]
+    x = arb_mat([features for features, _ in rows]) * p["embed"].transpose()
+    x += arb_mat([[t, t * t] for t in places]) * p["positions.polynomial"].transpose()
+    if "enter.type" in p:
+        x += arb_mat([[1]] * len(rows)) * p["enter.type"]
+    return x
+
+
+def _normed_balls(x: Balls, gain: Balls, bias: Balls, eps: fmpq) -> Balls:
+    rows = []
+    for row in x.tolist():
+        mean = sum(row, arb(0)) / len(row)
+        row = [each - mean for each in row]
+        scale = (sum((each * each for each in row), arb(0)) / len(row) + eps).rsqrt()
+        rows.append([y * scale * gain[0, k] + bias[0, k] for k, y in enumerate(row)])
+    return arb_mat(rows)
+
+
+def _phi(x: Any) -> Any:
+    return x + 1 if x > 0 else x.exp() if x <= 0 else x.exp().union(x + 1)
+
+
+def _floats(balls: Any, positive: bool = False) -> FloatArray:
+    """Rounded: off by at most 2^-52 of their size, and `_ENTRY` unless they are positive."""
+    for ball in (each for row in balls for each in row):
+        if not (ball.rel_accuracy_bits() > 60 if positive else ball.rad() < _ENTRY / 2):
+            raise ArithmeticError("the weights are too large for the precision of the balls")
+    found = np.array([[float(ball.mid()) for ball in row] for row in balls])
+    if not (np.abs(found) < (1e40 if positive else 1e20)).all():  # what underflow hides is < TINY
+        raise ArithmeticError("the weights are too large to be bounded")
+    return found
+
+
+class TwoAttentionLayers:
+    """One trained model; `lower` bounds its margin over a leaf."""
+
+    def __init__(self, spec: ModelSpec, params: Mapping[str, FloatArray]) -> None:
+        family, d = FAMILIES[spec.family], spec.d_model
+        self.n, self.heads, self.lhi = spec.n_bits, spec.n_heads, spec.task == "lhi"
+        self.softmax, self.p = family.kind == "softmax", params
+        self.eps, self.extra = (1e-12, 0.0) if self.softmax else (1e-5, 1e-6)
+        n, size = self.n, d // spec.n_heads
+        with ctx.workprec(PRECISION):
+            p = {name: arb_mat(np.atleast_2d(value).tolist()) for name, value in params.items()}
+            eps = fmpq(1, 10**12) if self.softmax else fmpq(1, 10**5)
+            x, name = _tokens(spec, p), "enter.norm" if self.softmax else "blocks.0.norm1"
+            normal = _normed_balls(x, p[f"{name}.weight"], p[f"{name}.bias"], eps)
+            qkv = (normal * p["blocks.0.qkv.weight"].transpose()).tolist()
+            if self.softmax:
+                bias = p["blocks.0.qkv.bias"].tolist()[0]
+                qkv = [[y + b for y, b in zip(row, bias, strict=True)] for row in qkv]
+            self.x = _floats((normal if self.softmax else x).tolist())
+            place = [j + self.lhi for j in (*range(n), *range(n))]
+            place += [0 if self.lhi else n] * n + [n + 1] * self.lhi
+            seen = [[not family.causal or s <= t for s in place] for t in place]
+            self.w, self.v = [], []  # head: (token, token) and (token, size)
+            for h in range(self.heads):
+                q, k, v = (
+                    [row[a + h * size : a + (h + 1) * size] for row in qkv] for a in (0, d, 2 * d)
+                )
+                if not self.softmax:
+                    q, k = ([[_phi(y) for y in row] for row in rows] for rows in (q, k))
+                scores = (arb_mat(q) * arb_mat(k).transpose()).tolist()
+                self.w.append(self._weights(scores, seen, arb(size).rsqrt()))
+                self.v.append(_floats(v))
+
+    def _weights(self, scores: Any, seen: list[list[bool]], scale: Any) -> FloatArray:
+        """What every token weighs for every other, up to a factor for each query; 0 if unseen."""
+        found = np.zeros((len(scores), len(scores)))
+        for t, (row, see) in enumerate(zip(scores, seen, strict=True)):
+            if self.softmax:
+                top = arb(max(float(s.mid()) for s, yes in zip(row, see, strict=True) if yes))
+                row = [
+                    ((s - top) * scale).exp() if yes else s for s, yes in zip(row, see, strict=True)
+                ]
+            at = np.flatnonzero(see)
+            found[t, at] = _floats([[row[u] for u in at]], positive=True)[0]
+        return found
+
+    def lower(self, index: int, bits: list[int]) -> float:
+        """A lower bound on the margin on all strings with these bits, or a number not finite."""
+        return self._ends(index, bits)[0]
+
+    def is_wrong(self, index: int, bits: list[int]) -> bool:
+        """Whether the margin is certainly at most 0 on all strings with these bits."""
+        return self._ends(index, bits)[1] <= 0
+
+    def branch(self, index: int, bits: list[int]) -> int | None:
+        """The free bit that moves the answer most, as far as bounds show."""
+        free = [j for j, bit in enumerate(bits) if bit < 0]
+        if not free:
+            return None
+        with np.errstate(all="ignore"):
+            matters = np.nan_to_num(self._logit(index, bits)[1], nan=0.0, posinf=1e300)
+        return free[int(matters.argmax())]
+
+    def _ends(self, index: int, bits: list[int]) -> tuple[float, float]:
+        with np.errstate(all="ignore"):
+            logit, _ = self._logit(index, bits)
+            c, r = float(logit.c[0, 0]), float(logit.radius[0, 0])
+        c = c if bits[index] else -c
+        room = r + 2.0**-50 * (abs(c) + r)
+        return (c - room, c + room) if room < np.inf else (-np.inf, np.inf)
+
+    def _logit(self, index: int, bits: list[int]) -> tuple[TokenSet, FloatArray]:
+        """The logit, and how much every free bit matters."""
+        n, p = self.n, self.p
+        free = np.array([j for j in range(n) if bits[j] < 0], np.int64)
+        fixed = [j + n * bits[j] for j in range(n) if bits[j] >= 0] + [2 * n + index]
+        fixed += [3 * n] * self.lhi
+        slots = np.array([*free, *(free + n), *fixed])  # the last is where the answer is read
+        mixed = self._first(slots, free, np.array(fixed)).with_symbols()
+        x = self._block(self.x[slots], mixed, "blocks.0.")
+        inner = x if self.softmax else self._norm(x, "blocks.1.norm1")
+        weight, d = p["blocks.1.qkv.weight"], x.c.shape[1]
+        bias = p["blocks.1.qkv.bias"] if self.softmax else np.zeros(3 * d)
+        q = linear(inner[-1:], weight[:d], bias[:d])
+        k, v = (linear(inner, weight[a : a + d], bias[a : a + d]) for a in (d, 2 * d))
+        k, v = (each.without(len(free)) for each in (k, v))  # theirs are not the last token's
+        q, k, v = (each.heads(self.heads) for each in (q, k, v))
+        mixed, matters = self._second(q, k, v, len(free))
+        last = self._block(x[-1:], mixed.with_symbols(), "blocks.1.", True)
+        return linear(last, p["head.weight"], p["head.bias"]), matters
+
+    def _norm(self, x: TokenSet, name: str) -> TokenSet:
+        return normed(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"], self.eps)
+
+    def _block(self, x: Any, mixed: TokenSet, block: str, last: bool = False) -> TokenSet:
+        """A block from what its attention gives, for tokens x: floats of balls, or a set. For the
+        last token, errors become symbols."""
+        p = self.p
+        given = linear(mixed, p[f"{block}out.weight"], p.get(f"{block}out.bias"))
+        if not isinstance(x, TokenSet):
+            none = np.zeros((*x.shape, 0))
+            x = TokenSet(x, none, np.abs(x) * 2.0**-52 + _ENTRY)
+        x = plus(x, given)
+        x = self._norm(x, f"{block}norm1").with_symbols() if self.softmax else x
+        inner = x if self.softmax else self._norm(x, f"{block}norm2").with_symbols()
+        hidden = linear(inner, p[f"{block}up.weight"], p[f"{block}up.bias"])
+        a, b, r = gelu(hidden)
+        e = np.abs(a) * hidden.e + r + off_by(2) * (np.abs(a) * hidden.size + np.abs(b))
+        units = TokenSet(a * hidden.c + b, hidden.G * a[..., None], e * UP + TINY)
+        units = units.with_symbols() if last else units
+        x = plus(x, linear(units, p[f"{block}down.weight"], p[f"{block}down.bias"]))
+        x = x.with_symbols()
+        return self._norm(x, f"{block}norm2").with_symbols() if self.softmax else x
+
+    def _first(self, slots: Any, free: Any, fixed: Any) -> TokenSet:
+        """What layer 1's attention gives every slot: a ratio N/D of sums over known numbers. With
+        m = N/D at ε = 0, it is m + (N - m D)/D, and N - m D = g ε."""
+        n, k = self.n, len(free)
+        off, own, parts = off_by(3 * n), np.arange(k), []
+        for w, v in zip(self.w, self.v, strict=True):
+            w0, w1, wf = (w[slots[:, None], at] for at in (free, free + n, fixed))
+            v0, v1, vf = v[free], v[free + n], v[fixed]
+            both = np.tile(own, 2)
+            w0[np.arange(2 * k), both] = w1[np.arange(2 * k), both] = 0  # its bit is fixed there
+            mine = np.zeros(len(slots))
+            mine[: 2 * k] = w[slots[: 2 * k], slots[: 2 * k]]
+            fixed_w = wf.sum(1) + mine + self.extra
+            least = (np.minimum(w0, w1).sum(1) + fixed_w) * (1 - off) - TINY
+            most = (np.maximum(w0, w1).sum(1) + fixed_w) * (1 + off) + TINY
+            least = np.where(least > LEAST, least, np.nan)[:, None, None]
+            D, sums = ((w0 + w1).sum(1) / 2 + fixed_w)[:, None], (w0 + w1).sum(1) + fixed_w
+            N = (w0 @ v0 + w1 @ v1) / 2 + wf @ vf + mine[:, None] * v[slots]
+            sizes = w0 @ np.abs(v0) + w1 @ np.abs(v1) + wf @ np.abs(vf)
+            sizes = sizes + mine[:, None] * np.abs(v[slots])
+            m = N / D
+            g = w1[:, None] * (v1.T - m[..., None]) - w0[:, None] * (v0.T - m[..., None])
+            top, bottom = 1 / least, 1 / most[:, None, None]
+            wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * _ENTRY * sums[:, None]
+            e = (top - bottom)[..., 0] * np.abs(g).sum(-1) / 4 * (1 + off) + 2 * wrong * top[..., 0]
+            e = e + off_by(2) * np.abs(m) + TINY * top[..., 0]
+            parts.append((m, g * ((top + bottom) / 4), e * UP))
+        return TokenSet(*(np.concatenate(each, 1) for each in zip(*parts, strict=True)))
+
+    def _second(
+        self, q: TokenSet, k: TokenSet, v: TokenSet, free: int
+    ) -> tuple[TokenSet, FloatArray]:
+        """What layer 2's attention gives the last token, and how much every free bit matters."""
+        if self.softmax:
+            # All scores may lose a common amount: here q times the key of largest score.
+            scores = np.nan_to_num((q.c * k.c).sum(-1), nan=-1e300)
+            at = scores.argmax(0), np.arange(self.heads)
+            wrong = k.e + off_by(2) * (k.size + k.size[at])
+            k = TokenSet(k.c - k.c[at], k.G - k.G[at], wrong)
+            score, root = dot(q, k), self.p["head.weight"].shape[1] // self.heads
+            scale = 1 / np.sqrt(root)
+            e = (score.e + off_by(4) * score.size) * scale * UP
+            weight, low, high = exps(TokenSet(score.c * scale, score.G * scale, e))
+        else:
+            weight = dot(features(q), features(k))
+            low, high = weight.c - weight.radius, (weight.c + weight.radius) * UP + TINY
+            low = np.maximum(low - 2.0**-50 * weight.size, 0.0)
+        off = off_by(3 * len(v.c))
+        share = weight.c.copy()
+        share[: 2 * free] /= 2
+        m = (share[..., None] * v.c).sum(0) / share.sum(0)[:, None]
+        centred = TokenSet(v.c - m, v.G, v.e + off_by(2) * (v.size + np.abs(m)))
+        w, wG, we, wr = (y[:, :, None] for y in (weight.c, weight.G, weight.e, weight.radius))
+        e = np.abs(w) * centred.e + np.abs(centred.c) * we + wr * centred.radius
+        e = e + off_by(4) * weight.size[..., None] * centred.size
+        N = TokenSet(w * centred.c, w[..., None] * v.G + centred.c[..., None] * wG, e * UP)
+        N, matters = chosen(N, free, off)
+        ends = (
+            np.minimum(low[:free], low[free : 2 * free]).sum(0) + low[2 * free :].sum(0),
+            np.maximum(high[:free], high[free : 2 * free]).sum(0) + high[2 * free :].sum(0),
+        )
+        D, _ = chosen(TokenSet(w, wG, we), free, off)
+        reach = D.radius[:, 0] + off * D.size[:, 0]
+        least = np.maximum(ends[0] * (1 - off), D.c[:, 0] - reach) + self.extra * (1 - off)
+        most = np.minimum(ends[1] * (1 + off), D.c[:, 0] + reach) + self.extra * (1 + off)
+        least = np.where((least > LEAST) & (least <= most), least, np.nan)[:, None]
+        top, bottom = 1 / least, 1 / most[:, None]
+        middle, radius = (top + bottom) / 2, (top - bottom) / 2 + off_by(4) * top
+        # (N + m D)/(D + extra) = m + (N - m extra)/(D + extra)
+        N = TokenSet(N.c - m * self.extra, N.G, N.e + off_by(2) * (N.size + np.abs(m) * self.extra))
+        e = N.e * middle + N.size * radius + off_by(4) * (np.abs(m) + N.size * top)
+        flat = (1, m.size)
+        G = (N.G * middle[..., None]).reshape(*flat, N.G.shape[-1])
+        out = TokenSet((m + N.c * middle).reshape(flat), G, (e * UP + TINY).reshape(flat))
+        pays = high / most
+        moves = (pays[..., None, None] * np.abs(v.G)).sum((0, 1, 2))[:free]
+        return out, moves + (matters * middle[..., None]).sum((0, 1))
