@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import tempfile
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -31,9 +32,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 from ithbit.families import FAMILIES, TASKS, family_named
 from ithbit.models import classifier
+from ithbit.models.recorded_layer import holds_a_run
 from ithbit.models.stacked import Params
 from ithbit.spec import ModelSpec, RunSpec
 from ithbit.store.folder import RunFolder
+
+# A run folder that someone left in the temporary folder makes all below it a store, and layers in a
+# store are never loaded.
+if any(map(holds_a_run, Path(tempfile.gettempdir(), "file").parents)):
+    tempfile.tempdir = os.environ["TMPDIR"] = "/var/tmp"
 
 if TYPE_CHECKING:  # polars: tests on a GPU do without it
     from ithbit.reporting.cells import Cells

@@ -154,6 +154,18 @@ def test_a_store_is_no_place_to_import_from(tmp_path: Path, trace: Path, monkeyp
     assert not trace.exists()
 
 
+def test_a_stray_run_folder_above_is_named(tmp_path: Path, trace: Path) -> None:
+    """It makes everything below it a store, which nobody would guess."""
+    text = EVIL.format(trace=str(trace))
+    file = tmp_path / "elsewhere" / "evil.py"
+    file.write_text(text)
+    foreign(tmp_path / "store", text, f"{file}:Mine")
+    (tmp_path / "spec.json").write_text("{}")
+    found = ithbit.verify(all_runs=True, store="store", device="cpu")
+    assert f"({str(tmp_path)!r} is or holds a run folder)" in found.set_aside[0]
+    assert not trace.exists()
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     folder = foreign(tmp_path / "store", "", "")
     (tmp_path / "elsewhere" / "loop.py").symlink_to("loop.py")

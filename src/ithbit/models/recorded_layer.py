@@ -32,8 +32,12 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
     if not where.endswith(".py"):
         if where.partition(".")[0] in sys.stdlib_module_names:
             raise LayerError(f"{refused}, which is no layer but Python's own module")
-        if _is_in_a_store(Path.cwd() / "module.py", store):  # where modules are looked for, too
-            raise LayerError(f"{refused}, a module, and this folder is a store; go to another one")
+        around = _store_around(Path.cwd() / "module.py", store)  # where modules are looked for, too
+        if around:
+            raise LayerError(
+                f"{refused}, a module, and this folder is a store "
+                f"({_reason(around, store)}); go to another one"
+            )
         path = module_file(where)
         if path is None:
             raise LayerError(f"{refused}, a module without a file")
@@ -49,20 +53,29 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
     if is_other:
         raise LayerError(f"{refused}, which is not a file; {remedy}")
     for each in (Path(os.path.normpath(path.absolute())), resolved):
-        if _is_in_a_store(each, store):
+        if around := _store_around(each, store):
             raise LayerError(
-                f"{refused}, a file inside a store: code is never run from there; {remedy}"
+                f"{refused}, a file inside a store ({_reason(around, store)}): code is never run "
+                f"from there; {remedy}"
             )
     learn_from_folder(code, f"{resolved}:{name}" if where.endswith(".py") else source)
 
 
-def _is_in_a_store(path: Path, store: Path) -> bool:
-    """Whether a file is in this store, or below a folder that holds or is a run folder."""
-    around = path.parents
-    return store.resolve() in around or any(map(_holds_a_run, around))
+def _store_around(path: Path, store: Path) -> Path | None:
+    """The folder that makes this file one inside a store: this store, or any folder above the file
+    that is or holds a run folder."""
+    if store.resolve() in path.parents:
+        return store.resolve()
+    return next(filter(holds_a_run, path.parents), None)
 
 
-def _holds_a_run(folder: Path) -> bool:
+def _reason(around: Path, store: Path) -> str:
+    """Why files below this folder are inside a store: users may not know of a stray run folder."""
+    here = repr(str(around))
+    return here if around == store.resolve() else f"{here} is or holds a run folder"
+
+
+def holds_a_run(folder: Path) -> bool:
     if _is_run_folder(folder):
         return True
     try:
