@@ -24,6 +24,11 @@ def _form(y: TokenSet) -> Form:
     return Form(y.c, y.G, y.e)
 
 
+def _holds(y: TokenSet, point: Vector, signs: np.ndarray) -> bool:
+    """Whether a point may lie in the set of one token, whose first symbols have these values."""
+    return not any(forms._leaves(_form(y), (j,), v, signs) for j, v in enumerate(point))
+
+
 def vectors(rng: Rng, violated: Violated) -> None:
     """What is done to the vector of one token."""
     d, k = int(rng.integers(2, 5)), int(rng.integers(0, 4))
@@ -50,9 +55,12 @@ def vectors(rng: Rng, violated: Violated) -> None:
         "symbols": (own.with_symbols(), lambda v: v),
         "fewer symbols": (own.without(k // 2), lambda v: v),
     }
+    parts = [affine_sets.cut(own[[0]].with_symbols(), 3)[[part]] for part in range(3)]
     for _ in range(TRIES):
         signs = forms._signs(rng, k)
         point = [forms._inside(x, (j,), signs, rng) for j in range(d)]
+        if not any(_holds(part, point, signs) for part in parts):
+            violated("parts of a set")
         for name, (y, function) in operations.items():
             for j, true in enumerate(function(point)):
                 if forms._leaves(_form(y), (j,), true, signs):

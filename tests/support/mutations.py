@@ -143,6 +143,12 @@ MUTATIONS = [
          "s <= t + 1 for s in place"),
     _one("a check whose positions are t/L", two_layers_balls, "fmpq(t, length - 1)", "fmpq(t, length)"),
     _one("a check whose units have no errors", two_layers_balls, "np.abs(a) * hidden.e + r + off_by(2)", "off_by(2)"),
+    _one("a check whose parts of a token leave gaps", affine_sets, "half = reach / parts *", "half = reach / parts / 2 *"),
+    _one("a check whose parts of a token have no rounding", affine_sets,
+         "wrong = e + off * (np.abs(G) + np.abs(along)).sum(1) + off *", "wrong = e + 0 *"),
+    _one("a check whose parts of a token have one direction", affine_sets, "[G - along,", "[0 * along,"),
+    _one("a check that takes the best part of a token", two_layers_balls, "min(each[0] for each in parts)",
+         "max(each[0] for each in parts)"),
     _one("a check that forgets what slots have of their own", affine_sets,
          "(self.e + np.abs(self.G[..., k:]).sum(-1))", "self.e"),
 ]  # fmt: skip

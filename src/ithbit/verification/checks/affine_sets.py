@@ -93,6 +93,23 @@ def plus(x: TokenSet, y: TokenSet) -> TokenSet:
     return TokenSet(x.c + y.c, G, (x.e + y.e + off_by(2) * (x.size + y.size)) * UP + TINY)
 
 
+def cut(x: TokenSet, parts: int) -> TokenSet:
+    """Sets that cover that of one token, one for each part of the line p along which it is longest:
+    with G = p τ + rest, the number τ ε lies in one of the parts, which gets a symbol of its own."""
+    (c,), (G,), (e,) = x.c, x.G, x.e
+    finite = np.nan_to_num(G, posinf=0.0, neginf=0.0)  # any direction is sound
+    p = np.linalg.svd(finite, full_matrices=False)[0][:, 0]
+    tau = p @ G
+    along, off = np.outer(p, tau), off_by(G.shape[1])
+    reach = np.abs(tau).sum() * (1 + off)
+    half = reach / parts * (1 + off)
+    middle = reach * ((2 * np.arange(parts) + 1) / parts - 1)
+    own = np.concatenate([G - along, (p * half)[:, None]], 1)
+    wrong = e + off * (np.abs(G) + np.abs(along)).sum(1) + off * (np.abs(c) + np.abs(p) * reach)
+    centres = c + middle[:, None] * p
+    return TokenSet(centres, np.stack([own] * parts), np.stack([wrong * UP + TINY] * parts))
+
+
 def normed(x: TokenSet, gain: FloatArray, bias: FloatArray, eps: float) -> TokenSet:
     """LayerNorm. The variance is v + u ε + …, and 1/√V of it lies between the chord and a tangent.
     Before gain and bias, no coordinate exceeds √(d - 1)."""

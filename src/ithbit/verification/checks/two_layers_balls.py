@@ -6,7 +6,7 @@ From there on they are sets of vectors (`affine_sets.py`), one for each token of
 bit has two tokens, of which it chooses one; a fixed bit has one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ithbit.verification.checks.affine_sets import (
     UP,
     TokenSet,
     chosen,
+    cut,
     dot,
     exps,
     features,
@@ -32,6 +33,8 @@ from ithbit.verification.checks.affine_sets import (
 )
 
 PRECISION = 192
+PARTS = 16  # of the set of a token
+CLOSE = 0.02  # of a bound: where its ends are that close, no token is cut
 _ENTRY = 1e-24  # absolute error of a rounded ball, besides 2^-52 of its size
 
 Balls = Any  # flint.arb_mat, which has no type stubs
@@ -139,49 +142,85 @@ class TwoAttentionLayers:
         if not free:
             return None
         with np.errstate(all="ignore"):
-            matters = np.nan_to_num(self._logit(index, bits)[1], nan=0.0, posinf=1e300)
+            x = self._rest(self._after_first(index, bits), "blocks.0.")
+            matters = np.nan_to_num(self._logit(x, len(free))[1], nan=0.0, posinf=1e300)
         return free[int(matters.argmax())]
 
     def _ends(self, index: int, bits: list[int]) -> tuple[float, float]:
+        """Bounds of the margin on all strings with these bits. Where they are far apart, the
+        tighter ones of all parts of the token that is least known are taken."""
+        free = sum(bit < 0 for bit in bits)
         with np.errstate(all="ignore"):
-            logit, _ = self._logit(index, bits)
-            c, r = float(logit.c[0, 0]), float(logit.radius[0, 0])
-        c = c if bits[index] else -c
+            x = self._after_first(index, bits)
+            y = self._rest(x, "blocks.0.")
+            low, high = self._margin(y, free, bits[index])
+            if free and not high - low < CLOSE * abs(low):
+                parts = [self._margin(part, free, bits[index]) for part in self._parts(x, y)]
+                low = max(low, min(each[0] for each in parts))
+                high = min(high, max(each[1] for each in parts))
+        return low, high
+
+    def _margin(self, x: TokenSet, free: int, bit: int) -> tuple[float, float]:
+        """Bounds of the margin from all tokens after layer 1."""
+        logit, _ = self._logit(x, free)
+        c, r = float(logit.c[0, 0]), float(logit.radius[0, 0])
+        c = c if bit else -c
         room = r + 2.0**-50 * (abs(c) + r)
         return (c - room, c + room) if room < np.inf else (-np.inf, np.inf)
 
-    def _logit(self, index: int, bits: list[int]) -> tuple[TokenSet, FloatArray]:
-        """The logit, and how much every free bit matters."""
-        n, p = self.n, self.p
+    def _after_first(self, index: int, bits: list[int]) -> TokenSet:
+        """All slots after layer 1's attention, with its residual sum; the answer is read at the
+        last. The first symbols are the free bits."""
+        n = self.n
         free = np.array([j for j in range(n) if bits[j] < 0], np.int64)
         fixed = [j + n * bits[j] for j in range(n) if bits[j] >= 0] + [2 * n + index]
         fixed += [3 * n] * self.lhi
-        slots = np.array([*free, *(free + n), *fixed])  # the last is where the answer is read
+        slots = np.array([*free, *(free + n), *fixed])
         mixed = self._first(slots, free, np.array(fixed)).with_symbols()
-        x = self._block(self.x[slots], mixed, "blocks.0.")
+        return self._sum(self.x[slots], mixed, "blocks.0.")
+
+    def _parts(self, x: TokenSet, y: TokenSet) -> Iterator[TokenSet]:
+        """Sets that cover y, what the rest of layer 1 makes of x. The token of the widest set is
+        cut along its longest direction, since norms of small vectors are far from affine: whatever
+        the bits, it is in one of its parts."""
+        token = int(np.nan_to_num(y.radius.mean(-1), nan=np.inf).argmax())
+        parts = self._rest(cut(x[[token]], PARTS), "blocks.0.")
+        more = parts.G.shape[-1] - y.G.shape[-1]
+        padded = np.concatenate([y.G, np.zeros((*y.G.shape[:-1], more))], -1)
+        for part in range(PARTS):
+            c, G, e = y.c.copy(), padded.copy(), y.e.copy()
+            c[token], G[token], e[token] = parts.c[part], parts.G[part], parts.e[part]
+            yield TokenSet(c, G, e)
+
+    def _logit(self, x: TokenSet, free: int) -> tuple[TokenSet, FloatArray]:
+        """The logit from all tokens after layer 1, and how much every free bit matters."""
+        p, d = self.p, x.c.shape[1]
         inner = x if self.softmax else self._norm(x, "blocks.1.norm1")
-        weight, d = p["blocks.1.qkv.weight"], x.c.shape[1]
+        weight = p["blocks.1.qkv.weight"]
         bias = p["blocks.1.qkv.bias"] if self.softmax else np.zeros(3 * d)
         q = linear(inner[-1:], weight[:d], bias[:d])
         k, v = (linear(inner, weight[a : a + d], bias[a : a + d]) for a in (d, 2 * d))
-        k, v = (each.without(len(free)) for each in (k, v))  # theirs are not the last token's
+        k, v = (each.without(free) for each in (k, v))  # theirs are not the last token's
         q, k, v = (each.heads(self.heads) for each in (q, k, v))
-        mixed, matters = self._second(q, k, v, len(free))
-        last = self._block(x[-1:], mixed.with_symbols(), "blocks.1.", True)
-        return linear(last, p["head.weight"], p["head.bias"]), matters
+        mixed, matters = self._second(q, k, v, free)
+        y = self._sum(x[-1:], mixed.with_symbols(), "blocks.1.")
+        return linear(self._rest(y, "blocks.1.", True), p["head.weight"], p["head.bias"]), matters
 
     def _norm(self, x: TokenSet, name: str) -> TokenSet:
         return normed(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"], self.eps)
 
-    def _block(self, x: Any, mixed: TokenSet, block: str, last: bool = False) -> TokenSet:
-        """A block from what its attention gives, for tokens x: floats of balls, or a set. For the
-        last token, errors become symbols."""
+    def _sum(self, x: Any, mixed: TokenSet, block: str) -> TokenSet:
+        """What a block's attention gives, added to tokens x: floats of balls, or a set."""
         p = self.p
         given = linear(mixed, p[f"{block}out.weight"], p.get(f"{block}out.bias"))
         if not isinstance(x, TokenSet):
             none = np.zeros((*x.shape, 0))
             x = TokenSet(x, none, np.abs(x) * 2.0**-52 + _ENTRY)
-        x = plus(x, given)
+        return plus(x, given)
+
+    def _rest(self, x: TokenSet, block: str, last: bool = False) -> TokenSet:
+        """The rest of a block after its attention. For the last token, errors become symbols."""
+        p = self.p
         x = self._norm(x, f"{block}norm1").with_symbols() if self.softmax else x
         inner = x if self.softmax else self._norm(x, f"{block}norm2").with_symbols()
         hidden = linear(inner, p[f"{block}up.weight"], p[f"{block}up.bias"])
