@@ -131,6 +131,21 @@ def test_the_time_left_of_the_shipped_runs() -> None:
     assert mean(guesses) > 0.85
 
 
+def test_the_end_of_tightening_is_foreseen() -> None:
+    """A run with consistency ends a fixed number of epochs after it is solved, unless it loses that
+    again; what the protocol allows says nothing."""
+    protocol = Protocol(examples="blocks", consistency=1.0)
+    line = _Line(RunSpec(ModelSpec("lhi", "gru", n_bits=8), 0, protocol))
+    guesses = []
+    for k in range(1, 31):
+        line.take(Epoch(k, 0.001, 0.001, 1.0 if k >= 5 else 0.9, 1e-3, 0.1), float(k))
+        guesses.append(line.foreseen)
+    assert guesses[:4] == [None] * 4
+    assert guesses[4:] == [*range(24, 0, -1), 1, 1]
+    line.take(Epoch(31, 0.5, 0.5, 0.9, 1e-3, 0.1), 31.0)  # lost: it solves again
+    assert line.foreseen is None
+
+
 def test_one_long_run_is_waited_for_when_all_others_are_done(clock) -> None:
     """Two at a time were quicker than the last one alone is."""
     runs = [RunSpec(ModelSpec("rhi", "gru", n_bits=8), seed) for seed in range(2)]

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from ithbit.api.arguments import Observers, Watch
 from ithbit.display import clock, in_one_line, pluralize, printable, say, share_text
+from ithbit.engine.tightening import Tightening
 from ithbit.errors import OutputError, SpecError
 from ithbit.families import family_named
 from ithbit.spec import RunSpec
@@ -57,6 +58,7 @@ class _Line:
     first_epoch: int = 0
     last_seen: float = 0.0
     losses: list[float] = field(default_factory=list)  # log held-out losses
+    epochs: list[Epoch] = field(default_factory=list)  # of a run that is trained for consistency
 
     def take(self, epoch: Epoch, now: float) -> None:
         """Record one more epoch."""
@@ -64,10 +66,13 @@ class _Line:
             self.first_seen, self.first_epoch = now, epoch.epoch
         self.last, self.last_seen = epoch, now
         self.losses.append(math.log(max(epoch.held_out_loss, sys.float_info.min)))
+        if self.run.protocol.consistency:
+            self.epochs.append(epoch)
 
     @property
     def foreseen(self) -> float | None:
-        """Epochs until the loss reaches the stopping loss, if it keeps falling at its recent rate.
+        """Epochs until the loss reaches the stopping loss, if it keeps falling at its recent rate;
+        with consistency, those of the tightening that are left once the run is solved.
 
         None where the end cannot be predicted: the rate was not steady, the last epoch comes first,
         or the run stops when it is solved. *Empirical*: in the second halves of the paper's runs
@@ -76,6 +81,8 @@ class _Line:
         would be, so none is given.
         """
         protocol, done = self.run.protocol, self.last.epoch if self.last else 0
+        if protocol.consistency:
+            return Tightening.after(self.epochs).epochs_left
         if len(self.losses) < _FEWEST or not protocol.stop_loss or protocol.stop_when_solved:
             return None
         to_fall = math.log(protocol.stop_loss) - self.losses[-1]

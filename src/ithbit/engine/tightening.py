@@ -67,6 +67,11 @@ class Tightening:
             return False
         return self.done >= _PAIR_EPOCHS + _FLIP_EPOCHS
 
+    @property
+    def epochs_left(self) -> int | None:
+        """The fewest epochs until the run ends; None while it solves."""
+        return None if self.done is None else max(1, _PAIR_EPOCHS + _FLIP_EPOCHS - self.done)
+
     def weights(self, protocol: Protocol) -> tuple[float, float]:
         """The weights of pairs and of single flips in the next epoch."""
         if self.done is None:
