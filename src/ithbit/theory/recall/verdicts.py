@@ -22,7 +22,7 @@ from ithbit.errors import SpecError
 from ithbit.families import TASKS
 from ithbit.theory.architecture import FORMAL_FAMILIES, MOST, Architecture, architecture
 from ithbit.theory.bounds import Route
-from ithbit.theory.bounds.stages import TooDeepError
+from ithbit.theory.bounds.stages import ONE_TOKEN, TooDeepError
 from ithbit.theory.certifiers.exact import rounded_down
 from ithbit.theory.recall import copying, induction_head
 from ithbit.theory.recall.tasks import RECALL_ONLY, Recall, recall, recall_accuracy, recall_routes
@@ -99,6 +99,8 @@ def least_weights(task: Recall, family: str) -> RecallWeights | None:
 
 def recall_weights(task: Recall, arch: Architecture) -> RecallWeights | str:
     """The explicit weights for layers of these sizes, or a sentence on why there are none."""
+    if task.query != ONE_TOKEN:
+        return "no weights are built for queries of several tokens"
     if task.name in TASKS:
         return (
             "there may be weights, the binary ones side by side for each binary digit of a value, "
