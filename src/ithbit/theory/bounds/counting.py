@@ -159,7 +159,7 @@ def log2_cells(hyperplanes: int, dimension: int) -> float:
         # 2^N less the sum over r <= N - p - 1, which must be bounded from below here.
         rest = log2_cells(N, N - p - 1) - _LOOSE
         return N + math.log1p(-(2.0 ** (rest - N))) / math.log(2)
-    return min(float(N), _log2_choose(N, p) + math.log2(_in_units_of_the_last(N, p, 1)))
+    return log2_winners(N, p, 2)
 
 
 def log2_winners(units: int, dimension: int, values: int) -> float:

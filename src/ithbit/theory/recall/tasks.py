@@ -188,30 +188,28 @@ def _trees(like: Task, arch: Architecture, bits: int, held: int, where: str) -> 
             tables = (n - free) * math.log2(max(1, n - slots)) * (1 - 2.0**-40)
             return n < 3 or log2_answers_at(n) >= tables
 
-        return _largest(allowed)
+        low, high, factor = 1, 2, 2
+        while allowed(high):
+            low, high, factor = high, high * factor, factor * factor
+        while high - low > 1:
+            middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
+            low, high = (middle, high) if allowed(middle) else (low, middle)
+        return low
 
     if counted := stages(like, arch, 3):
-        theorem = f"the counting theorem {letter(counted)}, counting rooted trees{where}"
+        *hidden, last = counted
 
-        def log2_count(n: int) -> float:
-            return log2_answers(stages(like, arch, n - slots) or (), n - slots)
+        def log2_count(n: int) -> float:  # without hidden units p depends on V
+            readout = (
+                (replace(last, values=n - slots),) if hidden else stages(like, arch, n - slots)
+            )
+            return log2_answers((*hidden, *(readout or ())), n - slots)
 
-        yield Route(
-            f"counting {letter(counted)}", largest(log2_count), theorem, False, conditions(arch)
-        )
+        named = letter(counted)
+        theorem = f"the counting theorem {named}, counting rooted trees{where}"
+        yield Route(f"counting {named}", largest(log2_count), theorem, False, conditions(arch))
     if (kept := state_bits(like, arch, bits)) is not None:
         yield state_route(largest(lambda n: kept), bits)
-
-
-def _largest(allowed: Callable[[int], bool]) -> int:
-    """A number that is allowed and its successor is not."""
-    low, high, factor = 1, 2, 2
-    while allowed(high):
-        low, high, factor = high, high * factor, factor * factor
-    while high - low > 1:
-        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
-        low, high = (middle, high) if allowed(middle) else (low, middle)
-    return low
 
 
 def recall_accuracy(task: Recall, arch: Architecture, n: int) -> float | None:
