@@ -133,10 +133,7 @@ class LengthBounds(Printable):
             answer = "vacuous: the bound says nothing" if vacuous else "impossible"
             yield f"  at n = {self.n:,}: {answer}"
             if self.accuracy is not None:
-                yield (
-                    f"  and expected accuracy at most {upper_text(self.accuracy, 3)} on "
-                    "independent, uniform answers"
-                )
+                yield accuracy_sentence(self.accuracy)
         elif vacuous:
             yield f"  vacuous at the paper's lengths n = {', '.join(map(str, vacuous))}"
         if self.all:
@@ -144,6 +141,12 @@ class LengthBounds(Printable):
             for route in self.routes:
                 yield f"  {route.n_star:>22,}  {route.name}"
                 yield f"  {'':>22}  {route.rests_on}"
+
+
+def accuracy_sentence(most: float) -> str:
+    """What an upper bound on the accuracy says; it is about the inputs of the free table."""
+    inputs = "a uniform query and independent, uniform answers"
+    return f"  expected accuracy at most {upper_text(most, 3)}, for {inputs}"
 
 
 def bound(task: str, arch: Architecture) -> Route:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from ithbit.display import Printable, lower_text, pluralize, upper_text
+from ithbit.display import Printable, lower_text, pluralize
 from ithbit.errors import SpecError
 from ithbit.families import TASKS
 from ithbit.theory.architecture import FORMAL_FAMILIES, MOST, Architecture, architecture
-from ithbit.theory.bounds import Route
+from ithbit.theory.bounds import Route, accuracy_sentence
 from ithbit.theory.bounds.stages import ONE_TOKEN, TooDeepError
 from ithbit.theory.certifiers.exact import rounded_down
 from ithbit.theory.recall import copying, induction_head
@@ -72,8 +72,7 @@ class RecallVerdict(Printable):
         if self.rests_on:
             yield f"  {self.rests_on}"
         if self.accuracy is not None:
-            most = f"at most {upper_text(self.accuracy, 3)}"
-            yield f"  expected accuracy {most} on independent, uniform answers"
+            yield accuracy_sentence(self.accuracy)
         if self.in_floats is not None:
             yield f"  in a state of 32-bit numbers, step by step: at most n = {self.in_floats:,}"
 
