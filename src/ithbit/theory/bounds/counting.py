@@ -261,9 +261,9 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
 
     Each log2 Gamma is concave in n and 0 at n = 0: with a = sum_{r<=p} C(N, r) u^r, u = V - 1, the
     growth factor is 1 + u - u C(N, p) u^p / a, and C(N, p) u^p / a increases in N; (P) is a
-    logarithm; the minimum with a multiple of n keeps both. Hence n log2 V - sum_s log2 Gamma_s(n),
-    once positive, stays positive, and bisection finds the border: doubles locate it, balls decide
-    it (`ithbit.theory.bounds.borders`).
+    logarithm; the minimum with a multiple of n keeps both, as does a limit on n. Hence
+    n log2 V - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the border:
+    doubles locate it, balls decide it (`ithbit.theory.bounds.borders`).
 
     >>> n_star((Stage("readout", parameters=5, tests=1),))
     5
