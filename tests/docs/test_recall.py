@@ -33,6 +33,17 @@ def test_n_star_in_the_page(options, cells):
         assert number == min(r["n_star"] for r in proved if "8.3" not in r["rests_on"])
 
 
+@pytest.mark.parametrize(
+    ("options", "cells"), re.findall(r"^\| `(bound rhi [^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
+)
+def test_queries_of_several_tokens_in_the_page(options, cells):
+    numbers = [int(cell.replace(",", "")) for cell in cells.split("|")]
+    for tokens, number in zip((1, 2, 4, 8, 16), numbers, strict=True):
+        arguments = (*options.split(), "--query-tokens", str(tokens), "--all", "--json")
+        proved = [r for r in json.loads(run(*arguments))["routes"] if r["real_arithmetic"]]
+        assert number == min(r["n_star"] for r in proved if "8.3" not in r["rests_on"])
+
+
 @pytest.mark.parametrize("line", re.findall(r"^ithbit (.+?)(?: +#.*)?$", PAGE, re.MULTILINE))
 def test_commands_in_the_page_run(line):
     assert run(*line.split())

@@ -6,6 +6,7 @@ from fractions import Fraction
 from itertools import combinations, product
 from random import Random
 
+import numpy as np
 import pytest
 
 import ithbit
@@ -176,6 +177,21 @@ def test_accuracy_is_the_formula_and_an_upper_bound():
         exact /= n
         found = accuracy_bound(one, n)
         assert exact <= found < exact + Fraction(2, n)
+
+
+@pytest.mark.parametrize(("n", "V"), [(10, 2), (16, 2), (6, 8), (4, 16)])
+def test_no_affine_class_on_a_line_is_more_accurate_than_the_bound(n, V):
+    """The best of all answer vectors for each of the V^n tables, on average."""
+    points = np.arange(-1.0, 3 * n * V)[:, None, None] + 0.5
+    k, q = np.arange(V), np.arange(n)[:, None]
+    vectors = np.unique((2 * k * points - k * (k + 2 * q * V)).argmax(2), axis=0)
+    assert len(vectors) == cells(n, 1, V) == 1 + n * (V - 1)
+    right = np.zeros((len(vectors), *(V,) * n), np.int8)
+    for place in range(n):
+        shape = [len(vectors), *(V if axis == place else 1 for axis in range(n))]
+        right += (vectors[:, place, None] == k).reshape(shape)
+    best = right.max(0).mean() / n
+    assert 1 / V < best <= accuracy_bound((Stage("readout", 1, 1, values=V),), n) < 1
 
 
 @pytest.mark.parametrize(

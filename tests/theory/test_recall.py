@@ -73,6 +73,23 @@ def test_every_rooted_tree_is_a_table(K):
     assert len(tables) == K ** (K - 1)
 
 
+@pytest.mark.parametrize(("K", "e"), [(3, 1), (4, 1), (4, 2), (5, 1)])
+def test_trees_with_the_last_pairs_fixed(K, e):
+    """What a convolution sees is held fixed: (e + 1) n^(n-2-e) tables are left, not n^(n-2)."""
+    end = [token for child in range(1, e + 1) for token in (child, 0)]
+    found = set()
+    for start in product(range(K), repeat=2 * K - 2 - 2 * e):
+        if len({*start, *end}) == K:
+            text = [*start, *end]
+            last = [max(i for i, s in enumerate(text) if s == q) for q in range(K)]
+            found.add(tuple([*text, q][i + 1] for q, i in enumerate(last)))
+    assert K ** (K - 2) > len(found) >= (e + 1) * K ** (K - 2 - e) if e < K - 2 else found
+    bits = 352 * 32 - 2 * 48 * 32  # the state of Mamba2 less its convolution's window
+    held = ithbit.bound("induction-growing", "mamba2", model="trained", all_routes=True).routes
+    star = next(route.n_star for route in held if not route.real_arithmetic)
+    assert (star - 3) * np.log2(star) <= bits < (star - 2) * np.log2(star + 1)
+
+
 def test_what_a_state_holds():
     for bits, values in ((512, 3), (512, 4096), (10**6, 10**9), (7, 2)):
         held = values_held(bits, values)
@@ -202,10 +219,10 @@ def test_copying_runs_at_length_300():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: recall("mqar", 1), "values must be at least 2"),
-        (lambda: recall("induction", 2), "values must be at least 3"),
-        (lambda: recall("mqar", 10**9 + 1), "values must be at most 1,000,000,000"),
-        (lambda: recall("copy", 2.5), "values must be a whole number"),
+        (lambda: recall("mqar", 1), "values for mqar must be at least 2"),
+        (lambda: recall("induction", 2), "values for induction must be at least 3"),
+        (lambda: recall("mqar", 10**9 + 1), "values for mqar must be at most 1,000,000,000"),
+        (lambda: recall("copy", 2.5), "values for copy must be a whole number"),
         (lambda: recall("induction-growing", 5), "as many values as symbols"),
         (lambda: recall("parity"), "unknown task 'parity'; choose one of"),
         (lambda: ithbit.certify("mqar", "softmax-full", n=0), "n must be at least 1"),

@@ -132,8 +132,8 @@ MAMBA_LHI = ("lhi", "mamba2", "gelu", 1, 4, 2, 1, 3)
 
 MUTATIONS = {
     "a variable of each GRU unit": (GRU, "implicit=3 * d * L", "implicit=2 * d * L"),
-    "the candidate's exponential": (GRU, "chain=d + 3 * d * (L - 1)", "chain=3 * d * (L - 1)"),
-    "the gates' exponentials": (GRU, "3 * d * (L - 1),", "2 * d * (L - 1),"),
+    "the candidate's exponential": (GRU, "t - 2 * d,", "t - 3 * d,"),
+    "the gates' exponentials": (GRU, "chain=3 * d * L * t", "chain=2 * d * L * t"),
     "the shared exponentials": (GRU_ONE, "shared_chain=2 * d", "shared_chain=d"),
     "a degree": (GRU, "degree=2,", "degree=1,"),
     "a layer's state": (GRU, "parameters=L * d,", "parameters=d,"),

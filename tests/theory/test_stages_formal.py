@@ -232,19 +232,19 @@ def test_the_stage_list_is_what_the_program_counts(case):
 ELU = architecture("linear-causal", n_layers=3, width=2, heads=2, hidden=1)
 RELU = architecture("linear-causal", n_layers=2, width=2, heads=2, hidden=1, feature="relu")
 MUTATIONS = {
-    "a later degree": ("rhi", RELU, "H * (2 * delta + 1)", "2 * H * delta"),
+    "a later degree": ("rhi", RELU, "H * (1 + delta + total)", "H * (1 + delta)"),
     "feature signs": ("rhi", RELU, "(layer - 1) * p1, 2 * d, delta", "(layer - 1) * p1, d, delta"),
-    "a layer's sums": ("rhi", RELU, "layer * p1, arch.hidden, delta", "p1, arch.hidden, delta"),
+    "a layer's sums": ("rhi", RELU, "layer * p1, w, degrees", "p1, w, degrees"),
     "inverse denominators": (
-        *("rhi", ELU, '{"implicit": done * (d + H), "chain"', '{"implicit": done * d, "chain"'),
+        *("rhi", ELU, '{"implicit": done * (d + H) * j, "chain"', '{"implicit": done * d, "chain"'),
     ),
     "this layer's denominators": ("rhi", ELU, "own = H if H > 1 else 0", "own = 0"),
-    "exponentials": ("rhi", ELU, "2 * d * done}", "d * done}"),
-    "tests of denominators": ("rhi", ELU, "2 * d + (done - 1) * H", "2 * d"),
-    "the degree of a quotient": ("rhi", ELU, "done * p1, tests, 4,", "done * p1, tests, 3,"),
+    "exponentials": ("rhi", ELU, "2 * d * done * j}", "d * done}"),
+    "tests of denominators": ("rhi", ELU, "2 * d + tests", "2 * d"),
+    "the degree of a quotient": ("rhi", ELU, "tests, 4, **before", "tests, 3, **before"),
     "the degree of an SSM": (
         *("rhi", architecture("ssm", n_layers=2, width=2, hidden=1)),
-        *("1 if affine else L)", "1)"),
+        *("1, degree(L, t)", "1, 1"),
     ),
     "the matrix of an SSM": (
         *("lhi", architecture("ssm", width=2, hidden=1)),

@@ -48,11 +48,14 @@ def bound(
     state: int = 16,
     conv: int = 3,
     bits: int = 32,
+    query_tokens: int = 1,
+    query_symbols: int | None = None,
 ) -> LengthBounds:
     """The length n* past which a family provably cannot solve the task, whatever its weights.
 
     Tasks are rhi and lhi, with `values` for symbols instead of bits, and other recall tasks: mqar,
-    induction, induction-growing, copy (docs/recall.md).
+    induction, induction-growing, copy (docs/recall.md). The index of rhi and the keys of mqar may
+    be words of so many tokens, over so many symbols.
 
     Impossible for every n > n*, in real arithmetic; at n <= n* the bound is vacuous. Each bound
     states its basis: proved here, cited from a book, or conditional, and on what. With
@@ -67,7 +70,9 @@ def bound(
 
     at_least_one(n=n)
     bits = as_int("bits", bits)
-    asked = recall(task, values)
+    asked = recall(task, values, query_tokens, query_symbols)
+    if n is not None and n > (most := asked.query.most or n):
+        raise SpecError(f"{asked.query.text} are at most {most:,} queries, got n = {n:,}")
     arch = architecture(
         family,
         model,
@@ -96,9 +101,9 @@ def bound(
         more = "" if floats is None else f"; in a state of 32-bit numbers at most n = {floats:,}"
         raise NoBoundError(f"{subject}: {found.answer}; {found.because}{more}")
     accuracy = recall_accuracy(asked, arch, n) if n is not None and n > best.n_star else None
-    asked_values = asked.values or None
+    values, words = asked.values or None, asked.query
     return LengthBounds(
-        task, arch, n, best, routes, all_routes, asked_values, asked.counts, accuracy
+        task, arch, n, best, routes, all_routes, values, words, asked.counts, accuracy
     )
 
 

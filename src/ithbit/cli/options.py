@@ -203,6 +203,8 @@ THEORY = {
     "n": "Report what holds at this n.",
     "all_routes": "Show every route, tightest first.",
     "bits": "Bits per number of the state, for --all.",
+    "query_tokens": "For rhi and mqar: the index or the key is a word of so many tokens.",
+    "query_symbols": "How many symbols these tokens are of; any number unless given.",
 }
 COMPLEXITY = THEORY | {
     "family": _formal_or_trained(causal=True),

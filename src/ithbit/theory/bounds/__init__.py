@@ -10,8 +10,8 @@ so `bound` never returns it.
 A bound says nothing at n <= n*: there it is *vacuous*.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -20,10 +20,10 @@ from ithbit.errors import IthbitError, SpecError
 from ithbit.families import TASKS, Task, task_named
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
-from ithbit.theory.bounds.counting import n_star
+from ithbit.theory.bounds.counting import Polynomial, Stage, n_star
 from ithbit.theory.bounds.narrow import narrow
-from ithbit.theory.bounds.stages import fixed_bits, stages
-from ithbit.theory.bounds.state import state_bits
+from ithbit.theory.bounds.stages import ONE_TOKEN, Query, fixed_bits, stages
+from ithbit.theory.bounds.state import state_bits, values_held
 
 Status = Literal["proved", "cited", "conditional"]
 
@@ -71,6 +71,7 @@ class LengthBounds(Printable):
     routes: tuple[Route, ...]  # tightest first, including the state in finite precision
     all: bool = False  # whether the routes are shown
     values: int | None = 2  # of an answer; None if there are n
+    query: Query = ONE_TOKEN
     counts: str = "bits"  # what n counts
     accuracy: float | None = None  # at n, from above; None if the bound says nothing
 
@@ -86,6 +87,7 @@ class LengthBounds(Printable):
     def to_json(self) -> dict[str, Any]:
         record = {"task": self.task, **self.arch.to_json(), "n": self.n, **self._route(self.best)}
         record |= {"values": self.values, "accuracy_at_most": self.accuracy}
+        record |= {"query": asdict(self.query)}
         if self.all:
             record["routes"] = [self._route(route) for route in self.routes]
         return record
@@ -98,7 +100,7 @@ class LengthBounds(Printable):
 
     @property
     def _binary(self) -> bool:
-        return self.task in TASKS and self.values == 2
+        return self.task in TASKS and self.values == 2 and self.query == ONE_TOKEN
 
     def _route(self, route: Route) -> dict[str, Any]:
         return {
@@ -115,6 +117,7 @@ class LengthBounds(Printable):
         arch, best = self.arch, self.best
         values = "n" if self.values is None else f"{self.values:,}"
         task = self.task if self._binary else f"{self.task} · values {values}"
+        task += f" · query of {self.query.text}" if self.query != ONE_TOKEN else ""
         yield f"{task} · {arch.family} ({arch.model}) · {arch.depth} · {arch.sizes}"
         counts = "" if self._binary else f" {self.counts}"
         yield (
@@ -130,10 +133,7 @@ class LengthBounds(Printable):
             answer = "vacuous: the bound says nothing" if vacuous else "impossible"
             yield f"  at n = {self.n:,}: {answer}"
             if self.accuracy is not None:
-                yield (
-                    f"  and expected accuracy at most {upper_text(self.accuracy, 3)} on "
-                    "independent, uniform answers"
-                )
+                yield accuracy_sentence(self.accuracy)
         elif vacuous:
             yield f"  vacuous at the paper's lengths n = {', '.join(map(str, vacuous))}"
         if self.all:
@@ -141,6 +141,12 @@ class LengthBounds(Printable):
             for route in self.routes:
                 yield f"  {route.n_star:>22,}  {route.name}"
                 yield f"  {'':>22}  {route.rests_on}"
+
+
+def accuracy_sentence(most: float) -> str:
+    """What an upper bound on the accuracy says; it is about the inputs of the free table."""
+    inputs = "a uniform query and independent, uniform answers"
+    return f"  expected accuracy at most {upper_text(most, 3)}, for {inputs}"
 
 
 def bound(task: str, arch: Architecture) -> Route:
@@ -158,7 +164,9 @@ def bound(task: str, arch: Architecture) -> Route:
 
 
 @cache
-def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ...]:
+def all_routes(
+    task: str, arch: Architecture, bits: int = 32, values: int = 2, query: Query = ONE_TOKEN
+) -> tuple[Route, ...]:
     """Every route to a bound, tightest first; the module head lists them.
 
     >>> from ithbit.theory.architecture import architecture
@@ -171,7 +179,7 @@ def all_routes(task: str, arch: Architecture, bits: int = 32) -> tuple[Route, ..
     """
     if bits < 1:
         raise SpecError(f"a number has at least 1 bit, got {bits}")
-    routes = _routes(task_named(task), arch, bits)
+    routes = _routes(task_named(task), arch, bits, values, query)
     return tuple(sorted(routes, key=lambda route: (route.n_star, route.cited)))
 
 
@@ -215,28 +223,49 @@ def growth(arch: Architecture) -> str:
     return "n* = O(L⁵), so L = Ω(n^(1/5))"
 
 
-def _routes(task: Task, arch: Architecture, bits: int) -> Iterator[Route]:
+def letter(counted: Iterable[Stage], polynomial: Polynomial = "bezout") -> str:
+    """The case of the counting theorem, as its routes are named."""
+    kinds = {stage.kind for stage in counted}
+    if polynomial == "warren":
+        return "(P, K)" if "K" in kinds else "(P)"
+    return "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
+
+
+def _routes(
+    task: Task, arch: Architecture, bits: int, values: int, query: Query
+) -> Iterator[Route]:
     held, fixed = conditions(arch), fixed_bits(task, arch)
-    if counted := stages(task, arch):
-        kinds = {stage.kind for stage in counted}
-        rigorous = "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
-        theorem = f"the counting theorem {rigorous}"
-        theorem += ", from Khovanskii's theorem" if "K" in kinds else ""
+    if counted := stages(task, arch, values, query):
+        how = ", Lemma 1" if counted[-1].winners else ", every two values compared"
+        how = how if values > 2 else ""
+        rigorous = letter(counted)
+        theorem = f"the counting theorem {rigorous}{how}"
+        theorem += ", from Khovanskii's theorem" if rigorous == "(K)" else ""
         star = n_star(counted, "bezout") + fixed
         yield Route(f"counting {rigorous}", star, theorem, False, held)
-        if "P" in kinds:
-            theorem = "the counting theorem (P), with the constant of Anthony–Bartlett, Theorem 8.3"
-            name = "counting (P)" if "K" not in kinds else "counting (P, K)"
+        if any(stage.kind == "P" for stage in counted):
+            theorem = (
+                f"the counting theorem (P){how}, with the constant of Anthony–Bartlett, Theorem 8.3"
+            )
+            name = f"counting {letter(counted, 'warren')}"
             yield Route(name, n_star(counted, "warren") + fixed, theorem, True, held)
-    if few := narrow(task, arch):
-        yield Route("sign changes", few.n_star + fixed, few.theorem, False, held)
-    if algorithm := program(task, arch):
+    # Of V values two make the task binary.
+    named, two = ("", "") if values == 2 else (", two values", "; for two of the values")
+    one_token = query.tokens == 1
+    if one_token and (few := narrow(task, arch)):
+        yield Route(f"sign changes{named}", few.n_star + fixed, few.theorem + two, False, held)
+    if one_token and (algorithm := program(task, arch)):
         p, t, q = algorithm
         name = "8.14" if q else "8.4"
         star = vc_with_exponentials(p, t, q) if q else vc_without_exponentials(p, t)
-        theorem = f"Anthony–Bartlett, Theorem {name}, p = {p}, t = {t}, q = {q}"
-        yield Route(f"Anthony–Bartlett {name}", star, theorem, cited=True)
+        theorem = f"Anthony–Bartlett, Theorem {name}, p = {p}, t = {t}, q = {q}{two}"
+        yield Route(f"Anthony–Bartlett {name}{named}", star, theorem, cited=True)
     if (kept := state_bits(task, arch, bits)) is not None:
-        condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
-        name, theorem = f"state of {bits}-bit numbers", "equal states give equal answers"
-        yield Route(name, kept, theorem, False, (condition,), real_arithmetic=False)
+        yield state_route(values_held(kept, values) + fixed, bits)
+
+
+def state_route(star: int, bits: int) -> Route:
+    """The bound by the size of the state."""
+    condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
+    name, theorem = f"state of {bits}-bit numbers", "equal states give equal answers"
+    return Route(name, star, theorem, False, (condition,), real_arithmetic=False)

@@ -30,7 +30,7 @@ def excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool:
     [False, True]
     """
     last, values = stages[-1], stages[-1].values
-    if values == 2 and any(n * stage.tests <= stage.parameters for stage in stages):
+    if values == 2 and any(n <= stage.signs(n) <= stage.parameters for stage in stages):
         return False  # that stage alone allows 2^n outcomes
     if last.kind == "A" and n <= last.parameters:
         return False  # n units in R^p may have all V^n winners

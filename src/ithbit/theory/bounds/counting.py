@@ -23,6 +23,13 @@ answer vectors, so solving implies n log2 V <= sum_s log2 Gamma_s(n). Affine fun
 by Lemma 1; for any others the last stage makes its tests for each of the V (V - 1) / 2 differences,
 so N = n kappa V (V - 1) / 2 there. A positive factor common to all V functions may be left out.
 
+*Queries of several tokens.* A query is then a word of t tokens, and the layers take one step for
+each. A stage of step j makes its tests once for every beginning of j tokens: at most n of them, and
+at most A^j over A symbols. Nothing else changes: the steps are stages of a decision from the same
+theta. So n* grows with t, and rightly so, since steps can unfold what theta keeps; copying, where t
+grows with n, is possible. An answer of several tokens is several queries: each asks for the next
+token, given those before.
+
 *Lemma 1.* Let g_(q,v) be affine on R^p, for n units q of V values v each. At most W = sum_{r<=p}
 C(n, r) (V - 1)^r vectors w have a theta with g_(q,w_q) > g_(q,v) for all q and all v other than
 w_q. Proof: let A be the set of these w, one theta picked for each. Small generic constants added
@@ -110,6 +117,7 @@ class Stage:
     shared_chain: int = 0  # q0
     chain_degree: int = 1  # M
     values: int = 2  # V: in the last stage, the greatest of V functions wins; 2 is a sign
+    words: int = 0  # of the query, so far, if fewer than there are indices; 0: as many as indices
 
     def __post_init__(self) -> None:
         assert min(self.parameters, self.tests, self.degree, self.chain_degree) >= 1
@@ -130,6 +138,7 @@ class Stage:
 
     def signs(self, n: int) -> int:
         """N, the sign tests over n indices: every two of the V functions are compared."""
+        n = min(n, self.words or n)
         return n * self.tests * (self.values * (self.values - 1) // 2)
 
 
@@ -150,7 +159,7 @@ def log2_cells(hyperplanes: int, dimension: int) -> float:
         # 2^N less the sum over r <= N - p - 1, which must be bounded from below here.
         rest = log2_cells(N, N - p - 1) - _LOOSE
         return N + math.log1p(-(2.0 ** (rest - N))) / math.log(2)
-    return min(float(N), _log2_choose(N, p) + math.log2(_in_units_of_the_last(N, p, 1)))
+    return log2_winners(N, p, 2)
 
 
 def log2_winners(units: int, dimension: int, values: int) -> float:
@@ -252,9 +261,9 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
 
     Each log2 Gamma is concave in n and 0 at n = 0: with a = sum_{r<=p} C(N, r) u^r, u = V - 1, the
     growth factor is 1 + u - u C(N, p) u^p / a, and C(N, p) u^p / a increases in N; (P) is a
-    logarithm; the minimum with a multiple of n keeps both. Hence n log2 V - sum_s log2 Gamma_s(n),
-    once positive, stays positive, and bisection finds the border: doubles locate it, balls decide
-    it (`ithbit.theory.bounds.borders`).
+    logarithm; the minimum with a multiple of n keeps both, as does a limit on n. Hence
+    n log2 V - sum_s log2 Gamma_s(n), once positive, stays positive, and bisection finds the border:
+    doubles locate it, balls decide it (`ithbit.theory.bounds.borders`).
 
     >>> n_star((Stage("readout", parameters=5, tests=1),))
     5
@@ -289,7 +298,7 @@ def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> tuple[int, in
     each = math.log2(stages[-1].values)
 
     def beyond(n: int) -> bool:
-        if stages[-1].values == 2 and any(n * s.tests <= s.parameters for s in stages):
+        if stages[-1].values == 2 and any(n <= s.signs(n) <= s.parameters for s in stages):
             return False
         return log2_answers(stages, n, polynomial) - n * each < -_SLACK * n * each
 

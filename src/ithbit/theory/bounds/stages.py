@@ -15,8 +15,10 @@ decisions on numbers that write down their equations.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import comb
 
+from ithbit.display import pluralize
 from ithbit.errors import SpecError
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
@@ -28,14 +30,42 @@ from ithbit.theory.bounds.counting import Stage
 # X^2 - Y^2 v, where A^2 - c1^2 W = X + Y r: five tests. Degrees double with each squaring.
 _ONE_NORM, _TWO_NORMS = 3, 5
 
-MOST_LAYERS = 500  # stages are counted layer by layer: half a second at this depth
+# Stages are counted layer by layer and query token by token: half a second for so many.
+MOST_LAYERS = 500
 
 
 class TooDeepError(SpecError):
     """The stack has a bound, but too many layers to compute it."""
 
 
-def stages(task: Task, arch: Architecture, values: int = 2) -> tuple[Stage, ...] | None:
+@dataclass(frozen=True)
+class Query:
+    """The query after the prefix: so many tokens, each of so many symbols (0: any number)."""
+
+    tokens: int = 1
+    symbols: int = 0
+
+    @property
+    def most(self) -> int | None:
+        """How many queries there are; None for any number."""
+        return self.symbols**self.tokens if self.symbols else None
+
+    @property
+    def text(self) -> str:
+        over = f" over {self.symbols:,} symbols" if self.symbols else ""
+        return f"{pluralize(self.tokens, 'token')}{over}"
+
+    def words(self, token: int) -> int:
+        """How many beginnings with so many tokens; 0 for as many as there are queries."""
+        return 0 if token == self.tokens else self.symbols**token if self.symbols else 0
+
+
+ONE_TOKEN = Query()
+
+
+def stages(
+    task: Task, arch: Architecture, values: int = 2, query: Query = ONE_TOKEN
+) -> tuple[Stage, ...] | None:
     """The stage list of a decision among V values, or None where the counting theorem has nothing
     to say.
 
@@ -44,6 +74,13 @@ def stages(task: Task, arch: Architecture, values: int = 2) -> tuple[Stage, ...]
     is one way to write it; fewer variables may do. For more than two values the last stage compares
     V logits, u_v^T y each. Without hidden units only these products matter, and their differences
     are of rank min(V - 1, d).
+
+    *Queries of several tokens* (RHI; for LHI the split may be any, so their number does not
+    matter). In one layer whose state is affine in theta (SSM, linear attention, Mamba2 with its
+    window fixed) the steps compose to an affine map of theta: the list is that of one token.
+    Elsewhere every step has the stages of each layer, but for what nothing later needs: the output
+    of the last layer before the last step. There the docstrings say what step j adds; where they do
+    not, no list is known.
 
     >>> from ithbit.theory.architecture import architecture
     >>> for stage in stages("rhi", architecture("rnn", width=2, hidden=8)):
@@ -61,16 +98,20 @@ def stages(task: Task, arch: Architecture, values: int = 2) -> tuple[Stage, ...]
         found = _LHI.get((arch.model, arch.kind)) if one_layer else None
     else:
         found = _RHI.get((arch.model, arch.kind)) if arch.causal or one_layer else None
-    if found and arch.n_layers > MOST_LAYERS:
-        raise TooDeepError(
-            f"bounds are computed for at most {MOST_LAYERS} layers, got {arch.n_layers:,}; "
-            "take fewer"
-        )
     if found is None:
         return None
+    if task == "lhi" or (one_layer and arch.kind in ("ssm", "linear", "mamba2")):
+        query = ONE_TOKEN
+    if query.tokens > 1 and found not in _BY_STEPS:
+        return None
+    if (listed := arch.n_layers * query.tokens) > MOST_LAYERS:
+        each = "layers" if query.tokens == 1 else "layers times tokens of the query"
+        raise TooDeepError(
+            f"bounds are computed for at most {MOST_LAYERS} {each}, got {listed:,}; take fewer"
+        )
     if not arch.hidden and one_layer and (affine := _AFFINE.get(found)):
         return (affine(arch, values),)
-    *hidden, last = found(arch)
+    *hidden, last = found(arch, query) if found in _BY_STEPS else found(arch)
     return (*hidden, replace(last, values=values))
 
 
@@ -90,36 +131,44 @@ def fixed_bits(task: Task, arch: Architecture) -> int:
     return (arch.conv - 1) * (1 if task == "rhi" else 2)
 
 
-def _relu(what: str, p: int, tests: int, degree: int = 1) -> tuple[Stage, ...]:
+def _relu(what: str, p: int, tests: int, degree: int = 1, words: int = 0) -> tuple[Stage, ...]:
     """The hidden layer of an MLP, absent if the MLP is affine."""
-    return (Stage(what, p, tests, degree),) if tests else ()
+    return (Stage(what, p, tests, degree, words=words),) if tests else ()
 
 
-def _recurrent_rhi(arch: Architecture) -> tuple[Stage, ...]:
+def _recurrent_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
     """RNN, h' = N1(x, h), y = N2(x, h'): every preactivation is affine in the states kept so far.
 
     SSM, h' = A(x) h + B(x), y = phi(x, h'): affine in theta if A is constant, else of one degree
     more per layer. In the first layer x is the index's embedding, so A and B may be any maps there.
+
+    Step j, A(x) affine: the states have the degrees D_(k,j) = D_(k-1,j) + D_(k,j-1), as A(x) h is a
+    product, with D_(1,j) = D_(k,0) = 1. So D_(k,j) = C(j + k - 1, k - 1).
     """
-    d, L = arch.width, arch.n_layers
+    d, L, t = arch.width, arch.n_layers, query.tokens
     nets = ("N1", "N2") if arch.kind == "rnn" else ("phi",)
     affine = arch.kind == "rnn" or arch.transition == "constant"
+
+    def degree(k: int, j: int) -> int:
+        return 1 if affine else comb(j + k - 1, k - 1)
+
     hidden = [
         stage
         for k in range(1, L + 1)
-        for net in nets
-        for stage in _relu(f"layer {k}, {net}", k * d, arch.hidden, 1 if affine else k)
+        for j in range(1, t + 1)
+        for net in (nets if k < L or j == t else nets[:-1])
+        for stage in _relu(f"layer {k}, {net}", k * d, arch.hidden, degree(k, j), query.words(j))
     ]
-    return (*hidden, Stage("readout", L * d, 1, 1 if affine else L))
+    return (*hidden, Stage("readout", L * d, 1, degree(L, t)))
 
 
-def _linear_rhi(arch: Architecture) -> tuple[Stage, ...]:
+def _linear_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
     """Causal linear attention; preactivations times the denominators are polynomials of (S, z)."""
     d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
     p1 = d * (arch.head_width + 1)
-    affine = arch.feature == "relu" or L == 1
-    later = _relu_features(arch, p1) if affine else _elu_features(arch, p1)
-    return (*_relu("layer 1, hidden", p1, w, H), *later)
+    if L == 1:
+        return (*_relu("layer 1, hidden", p1, w, H), Stage("readout", p1, 1, H))
+    return (_relu_features if arch.feature == "relu" else _elu_features)(arch, p1, query)
 
 
 def _linear_affine(arch: Architecture, values: int) -> Stage:
@@ -128,44 +177,57 @@ def _linear_affine(arch: Architecture, values: int) -> Stage:
     return Stage("readout", p, 1, arch.heads, values=values)
 
 
-def _relu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
-    """ReLU+1 is piecewise affine: x is a quotient of polynomials of degree delta over theta.
+def _relu_features(arch: Architecture, p1: int, query: Query) -> tuple[Stage, ...]:
+    """ReLU+1 is piecewise affine: x is a quotient of polynomials of one degree over theta.
 
-    x = X / D of degrees delta; the denominators of the H heads have degree 2 delta + 1 over D^2,
-    so delta' = delta + H (2 delta + 1), from delta = H after layer 1.
+    Let x_j = X_j / D_j be the input of a layer at step j, of degree delta_j, and s the sum of
+    delta_1 ... delta_j. With the products D_1 ... D_j and D_j, the denominator of a head at step j
+    has degree 1 + delta_j + s, and the numerator, over D_1^2 ... D_j^2 D_j, 1 + delta_j + 2 s. So
+    the output has degree s + H (1 + delta_j + s). Layer 1 has x_j of degree 0, so H.
     """
-    d, H = arch.width, arch.heads
+    d, H, w, t = arch.width, arch.heads, arch.hidden, query.tokens
     found: list[Stage] = []
-    delta = H
-    for layer in range(2, arch.n_layers + 1):
-        found.append(Stage(f"layer {layer}, feature signs", (layer - 1) * p1, 2 * d, delta))
-        delta += H * (2 * delta + 1)
-        found += _relu(f"layer {layer}, hidden", layer * p1, arch.hidden, delta)
-    return (*found, Stage("readout", arch.n_layers * p1, 1, delta))
+    degrees = [0] * t
+    for layer in range(1, arch.n_layers + 1):
+        before, total = degrees, 0
+        degrees = []
+        for j, delta in enumerate(before, 1):
+            total += delta
+            degrees.append(total + H * (1 + delta + total))
+            words = query.words(j)
+            if layer > 1:
+                what = f"layer {layer}, feature signs"
+                found.append(Stage(what, (layer - 1) * p1, 2 * d, delta, words=words))
+            if layer < arch.n_layers or j == t:
+                found += _relu(f"layer {layer}, hidden", layer * p1, w, degrees[-1], words)
+    return (*found, Stage("readout", arch.n_layers * p1, 1, degrees[-1]))
 
 
-def _elu_features(arch: Architecture, p1: int) -> tuple[Stage, ...]:
+def _elu_features(arch: Architecture, p1: int, query: Query) -> tuple[Stage, ...]:
     """ELU+1 from layer 2 on: the exponentials of keys and queries form the chain, 2d per layer.
 
     Implicit variables of a finished layer: its H inverse denominators and its d outputs. A single
     head's denominator multiplies the tests of its own layer; with more heads they are implicit too.
-    Implicit denominators from layer 2 on are also tests.
+    Implicit denominators from layer 2 on are also tests. Step j has all of them j times, but for
+    the denominators of the layer that is not finished.
     """
-    d, H, w, L = arch.width, arch.heads, arch.hidden, arch.n_layers
+    d, H, w, L, t = arch.width, arch.heads, arch.hidden, arch.n_layers, query.tokens
     own = H if H > 1 else 0
     found: list[Stage] = []
+    for j in range(1, t + 1):
+        found += _relu("layer 1, hidden", p1, w, H, query.words(j))
     for layer in range(2, L + 1):
         done = layer - 1
-        before = {"implicit": done * (d + H), "chain": 2 * d * (done - 1)}
-        tests = 2 * d + (done - 1) * H
-        found.append(Stage(f"layer {layer}, feature signs", done * p1, tests, 4, **before))
-        after = {"implicit": done * (d + H) + own, "chain": 2 * d * done}
-        dens = (done - 1) * H + own
-        if w:
-            found.append(Stage(f"layer {layer}, hidden", layer * p1, w + dens, 4, **after))
-        if layer == L:
-            found.append(Stage("readout", L * p1, 1 + dens, 4, **after))
-    return tuple(found)
+        for j in range(1, t + 1):
+            words, tests = query.words(j), (done - 1) * H * j
+            before = {"implicit": done * (d + H) * j, "chain": 2 * d * (done - 1) * j}
+            after = {"implicit": done * (d + H) * j + own, "chain": 2 * d * done * j}
+            what = f"layer {layer}, feature signs"
+            found.append(Stage(what, done * p1, 2 * d + tests, 4, **before, words=words))
+            if w and (layer < L or j == t):
+                what = f"layer {layer}, hidden"
+                found.append(Stage(what, layer * p1, w + tests + own, 4, **after, words=words))
+    return (*found, Stage("readout", L * p1, 1 + tests + own, 4, **after))
 
 
 def _attention_lhi(arch: Architecture) -> tuple[Stage, ...]:
@@ -195,22 +257,22 @@ def _ssm_affine(arch: Architecture, values: int) -> Stage:
     return Stage("readout", _rank(arch.width, values) * (arch.width + 1), 1, values=values)
 
 
-def _gru_rhi(arch: Architecture) -> tuple[Stage, ...]:
+def _gru_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
     """nn.GRU with a linear head: one test, implicit variables a_n, n and h' for each unit.
 
     (a_n - W x - b)(1 + e^-r) = U h + c, n (e^(2 a_n) + 1) = e^(2 a_n) - 1 and
     h'(1 + e^-z) = n e^-z + h have degree 2. In layer 1 the exponentials of r and z are common to
-    all indices up to factors.
+    all indices up to factors, at the first step; every further one has its own.
     """
-    d, L = arch.width, arch.n_layers
+    d, L, t = arch.width, arch.n_layers, query.tokens
     return (
         Stage(
             "readout",
             parameters=L * d,
             tests=1,
             degree=2,
-            implicit=3 * d * L,
-            chain=d + 3 * d * (L - 1),
+            implicit=3 * d * L * t,
+            chain=3 * d * L * t - 2 * d,
             shared_chain=2 * d,
         ),
     )
@@ -295,7 +357,7 @@ def _mamba2_lhi(arch: Architecture) -> tuple[Stage, ...]:
     return (Stage("readout", arch.width + arch.heads, _TWO_NORMS, 4),)
 
 
-_RHI = {
+_RHI: dict[tuple[str, str], Callable[..., tuple[Stage, ...]]] = {
     ("formal", "rnn"): _recurrent_rhi,
     ("formal", "ssm"): _recurrent_rhi,
     ("formal", "linear"): _linear_rhi,
@@ -303,7 +365,7 @@ _RHI = {
     ("trained", "mamba2"): _mamba2_rhi,
     ("trained", "linear"): _pre_ln_rhi,
 }
-_LHI = {
+_LHI: dict[tuple[str, str], Callable[..., tuple[Stage, ...]]] = {
     ("formal", "softmax"): _attention_lhi,
     ("formal", "linear"): _attention_lhi,
     ("formal", "ssm"): _ssm_lhi,
@@ -311,6 +373,7 @@ _LHI = {
     ("trained", "linear"): _block_lhi,
     ("trained", "mamba2"): _mamba2_lhi,
 }
+_BY_STEPS = (_recurrent_rhi, _linear_rhi, _gru_rhi)  # with stages for every token of the query
 # One layer without hidden units (trained blocks always have some): one stage, fewer numbers.
 _AFFINE: dict[object, Callable[[Architecture, int], Stage]] = {
     _linear_rhi: _linear_affine,

@@ -26,25 +26,38 @@ def state_bits(task: Task, arch: Architecture, bits: int = BITS) -> int | None:
 
     No bound follows for LHI, where the index comes first, nor for softmax and for two or more full
     layers, whose state grows with n. The window of Mamba2's convolution in layer 1 holds the last
-    bits of the input themselves, one bit each.
+    tokens of the input themselves; they are not counted, but held fixed (`stages.fixed_bits`).
 
     >>> from ithbit.theory.architecture import architecture
     >>> state_bits("rhi", architecture("gru", "trained"))
     512
     """
     assert bits >= 1
-    found = state_size(task, arch)
-    return None if found is None else bits * found[0] + found[1]
-
-
-def state_size(task: Task, arch: Architecture) -> tuple[int, int] | None:
-    """The numbers S of the state, and how many of the last tokens are kept beside them."""
     L = arch.n_layers
     if task == "lhi" or arch.kind == "softmax" or not (arch.causal or L == 1):
         return None
     kept = L * causal_complexity(replace(arch, family=arch.causal_twin)).dimension
-    old = arch.conv - 1 if arch.kind == "mamba2" else 0
-    return kept - old * arch.conv_channels, old
+    window = (arch.conv - 1) * arch.conv_channels if arch.kind == "mamba2" else 0
+    return bits * (kept - window)
+
+
+def values_held(bits: int, values: int) -> int:
+    """The most values, of V each, that so many bits can hold: the whole part of bits / log2 V.
+
+    >>> values_held(512, 4096), values_held(512, 3)
+    (42, 323)
+    """
+    from flint import arb, ctx
+
+    if values & (values - 1) == 0:
+        return bits // (values.bit_length() - 1)
+    precision = 64 + bits.bit_length()
+    while True:  # the logarithm is irrational, so some precision decides
+        with ctx.workprec(precision):
+            whole = (bits * arb.const_log2() / arb(values).log()).floor().unique_fmpz()
+        if whole is not None:
+            return int(whole)
+        precision *= 2
 
 
 @dataclass(frozen=True)

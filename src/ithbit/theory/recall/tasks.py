@@ -28,30 +28,33 @@ and another symbol elsewhere, the second is free among the other V - 1.
 it last: a rooted tree, since last occurrences increase along it. All n^(n-1) rooted labelled trees
 occur: for every vertex but the root, children first, write it and its parent, 2n - 2 tokens. So
 (n - 1) log2 n <= sum_s log2 Gamma_s(n), V = n. If the last token sees those before it (Mamba2's
-convolution), let them be copies of one fixed root: n^(n-2) trees. Any split: as for induction, with
-n - 1 slots and values. If n is excluded, so is every larger one: use only some of the symbols, and
-repeat the first token in front.
+convolution), let the last e pairs be fixed, with parents all the root: of the n^(n-2) trees with
+this root (e + 1) n^(n-2-e) have its e edges. Any split: as for induction, with n - 1 slots and
+values. If n is excluded, so is every larger one: use only some of the symbols, and repeat the first
+token in front.
 
 *copy* can have no bound in real arithmetic (`ithbit.theory.recall.copying`).
 
 *Two of V values.* With two values alone a task for V values is the binary one, so bounds for bits
 hold for V values too.
+
+*Queries of several tokens.* The index of rhi and the keys of mqar may be words. Their beginnings
+are counted by the stage lists (`ithbit.theory.bounds.stages`); the other tasks ask by one symbol.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-
-from flint import arb, ctx
+from typing import Any
 
 from ithbit.errors import SpecError, as_int, one_of
 from ithbit.families import TASKS, Task
 from ithbit.theory.architecture import Architecture
-from ithbit.theory.bounds import Route, all_routes, conditions
+from ithbit.theory.bounds import Route, all_routes, conditions, letter, state_route
 from ithbit.theory.bounds.accuracy import accuracy_bound
-from ithbit.theory.bounds.counting import Stage, log2_answers, n_star
-from ithbit.theory.bounds.stages import fixed_bits, stages
-from ithbit.theory.bounds.state import state_size
+from ithbit.theory.bounds.counting import Stage, log2_answers
+from ithbit.theory.bounds.stages import ONE_TOKEN, Query, fixed_bits, stages
+from ithbit.theory.bounds.state import state_bits, values_held
 
 MOST_VALUES = 10**9
 
@@ -74,11 +77,12 @@ class Recall:
 
     name: str
     values: int  # 0 if it is n
+    query: Query = ONE_TOKEN
 
     @property
     def binary(self) -> bool:
         """Whether it is one of the paper's tasks."""
-        return self.name in TASKS and self.values == 2
+        return self.name in TASKS and self.values == 2 and self.query == ONE_TOKEN
 
     @property
     def counts(self) -> str:
@@ -101,32 +105,48 @@ class Recall:
         if self.name != "copy" and arch.n_layers == 1 and (arch.attention or fixed_filters):
             yield "lhi"
 
+    @property
+    def answers(self) -> int:
+        """How many answers there are: of an alphabet, not the symbol that is asked for."""
+        return self.values - (self.name == "induction")
+
     def stages(self, like: Task, arch: Architecture) -> tuple[Stage, ...] | None:
-        """The stage list; of an alphabet the symbol that is asked for is no answer."""
-        return stages(like, arch, self.values - (self.name == "induction"))
+        """The stage list."""
+        return stages(like, arch, self.answers, self.query)
 
     def held(self, like: Task, arch: Architecture) -> int:
-        """How many answers are held fixed; a pair has two tokens."""
+        """How many answers are held fixed; a pair has two tokens or more."""
         fixed = fixed_bits(like, arch)
         return fixed if self.name in (*TASKS, "copy") else -(-fixed // 2)
 
 
-def recall(name: str, values: int | None = None) -> Recall:
-    """The task with this name and this many values, by default its usual number.
+def recall(
+    name: str, values: int | None = None, query_tokens: int = 1, query_symbols: int | None = None
+) -> Recall:
+    """The task with this name and this many values, by default its usual number, and a query of so
+    many tokens, each one of so many symbols, by default of any number.
 
     >>> recall("mqar").values, recall("rhi", 16).text
     (4096, 'rhi · values 16')
     """
     _, usual, least = _TASKS[one_of("unknown task", name, tuple(_TASKS))]
-    if values is None:
-        return Recall(name, usual)
-    values = as_int("values", values)
-    if not usual:
+    if values is not None and not usual:
         raise SpecError(f"{name} has as many values as symbols, which n counts; leave values out")
-    if not least <= values <= MOST_VALUES:
-        bound = f"at least {least}" if values < least else f"at most {MOST_VALUES:,}"
-        raise SpecError(f"values must be {bound} for {name}, got {values:,}")
-    return Recall(name, values)
+    values = usual if values is None else _between(f"values for {name}", values, least)
+    query = Query(_between("tokens of the query", query_tokens, 1))
+    if query_symbols is not None:
+        query = replace(query, symbols=_between("symbols of the query", query_symbols, 2))
+    if query != ONE_TOKEN and name not in ("rhi", "mqar"):
+        raise SpecError(f"queries of several tokens are for rhi and mqar, not for {name}")
+    return Recall(name, values, query)
+
+
+def _between(what: str, value: Any, least: int) -> int:
+    value = as_int(what, value)
+    if not least <= value <= MOST_VALUES:
+        bound = f"at least {least}" if value < least else f"at most {MOST_VALUES:,}"
+        raise SpecError(f"{what} must be {bound}, got {value:,}")
+    return int(value)
 
 
 def recall_routes(task: Recall, arch: Architecture, bits: int = 32) -> tuple[Route, ...]:
@@ -136,102 +156,60 @@ def recall_routes(task: Recall, arch: Architecture, bits: int = 32) -> tuple[Rou
     >>> [route.n_star for route in recall_routes(recall("mqar"), architecture("rnn"))][:2]
     [42, 42]
     """
-    routes = all_routes(task.name, arch, bits) if task.binary else _routes(task, arch, bits)
+    if bits < 1:
+        raise SpecError(f"a number has at least 1 bit, got {bits}")
+    routes = _routes(task, arch, bits)
     return tuple(sorted(routes, key=lambda route: (route.n_star, route.cited)))
 
 
 def _routes(task: Recall, arch: Architecture, bits: int) -> Iterator[Route]:
-    if bits < 1:
-        raise SpecError(f"a number has at least 1 bit, got {bits}")
     for like in task.splits(arch):
-        where = "" if task.name in TASKS else f"; {_SPLITS[like]}"
-        yield from _counted(task, like, arch, where) if task.values else _trees(like, arch, where)
-        for route in all_routes(like, arch) if task.values else ():
-            if route.real_arithmetic and not route.name.startswith("counting"):
-                theorem = f"{route.theorem}; for two of the values{where}"
-                yield replace(route, name=f"{route.name}, two values", theorem=theorem)
-    kept = state_size("rhi", arch)
-    if kept is not None and task.name in ("rhi", "mqar", "induction-growing", "copy"):
-        last = task.held("rhi", arch)
-        star = (
-            values_held(bits * kept[0], task.values) + last
-            if task.values
-            else _largest(
-                lambda n: (n - 1 - bool(last)) * math.log2(n) <= bits * kept[0] * (1 + 2.0**-40)
-            )
-        )
-        condition = f"recurrent, deterministic evaluation with a state of {bits}-bit numbers"
-        name, theorem = f"state of {bits}-bit numbers", "equal states give equal answers"
-        yield Route(name, star, theorem, False, (condition,), real_arithmetic=False)
+        held, where = task.held(like, arch), f"; {_SPLITS[like]}"
+        if task.name in TASKS:
+            yield from all_routes(like, arch, bits, task.values, task.query)
+        elif not task.values:
+            yield from _trees(like, arch, bits, held, where)
+        else:
+            more = held - fixed_bits(like, arch)
+            for route in all_routes(like, arch, bits, task.answers, task.query):
+                yield replace(route, n_star=route.n_star + more, theorem=route.theorem + where)
+    kept = state_bits("rhi", arch, bits) if task.name == "copy" else None
+    if kept is not None:
+        yield state_route(values_held(kept, task.values) + fixed_bits("rhi", arch), bits)
 
 
-def _counted(task: Recall, like: Task, arch: Architecture, where: str) -> Iterator[Route]:
-    counted = task.stages(like, arch)
-    for polynomial in ("bezout", "warren") if counted else ():
-        assert counted
-        kinds = {stage.kind for stage in counted}
-        if polynomial == "warren" and "P" not in kinds:
-            return
-        letter = _letters(kinds, polynomial)
-        how = "Lemma 1" if counted[-1].winners else "every two values compared"
-        how += ", from Khovanskii's theorem" if "K" in kinds else ""
-        how += ", the constant of Anthony–Bartlett 8.3" if polynomial == "warren" else ""
-        star = n_star(counted, polynomial) + task.held(like, arch)
-        theorem = f"the counting theorem {letter}, {how}{where}"
-        cited = polynomial == "warren"
-        yield Route(f"counting {letter}", star, theorem, cited, conditions(arch))
-
-
-def _letters(kinds: Collection[str], polynomial: str) -> str:
-    if polynomial == "warren":
-        return "(P, K)" if "K" in kinds else "(P)"
-    return "(K)" if "K" in kinds else "(P')" if "P" in kinds else "(A)"
-
-
-def _trees(like: Task, arch: Architecture, where: str) -> Iterator[Route]:
+def _trees(like: Task, arch: Architecture, bits: int, held: int, where: str) -> Iterator[Route]:
     """Alphabets: doubles, with room for rounding, so n* + 1 is excluded and n* hardly."""
     slots = 0 if like == "rhi" else 1  # n queries, or n - 1
-    free = 1 + bool(fixed_bits(like, arch))  # n^(n-1) trees or n^(n-2); (n - 1)^(n-1) tables
-    counted = stages(like, arch, 3)
-    if counted is None:
-        return
+    free = 2 + held if held else 1  # n^(n-1) trees or n^(n-2-e); (n - 1)^(n-1) tables
 
-    def allowed(n: int) -> bool:
-        found = stages(like, arch, max(2, n - slots))
-        tables = (n - free) * math.log2(max(1, n - slots)) * (1 - 2.0**-40)
-        return n < 3 or found is None or log2_answers(found, n - slots) >= tables
+    def largest(log2_answers_at: Callable[[int], float]) -> int:
+        def allowed(n: int) -> bool:
+            tables = (n - free) * math.log2(max(1, n - slots)) * (1 - 2.0**-40)
+            return n < 3 or log2_answers_at(n) >= tables
 
-    letter = _letters({stage.kind for stage in counted}, "bezout")
-    theorem = f"the counting theorem {letter}, counting rooted trees{where}"
-    yield Route(f"counting {letter}", _largest(allowed), theorem, False, conditions(arch))
+        low, high, factor = 1, 2, 2
+        while allowed(high):
+            low, high, factor = high, high * factor, factor * factor
+        while high - low > 1:
+            middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
+            low, high = (middle, high) if allowed(middle) else (low, middle)
+        return low
 
+    if counted := stages(like, arch, 3):
+        *hidden, last = counted
 
-def _largest(allowed: Callable[[int], bool]) -> int:
-    """A number that is allowed and its successor is not."""
-    low, high, factor = 1, 2, 2
-    while allowed(high):
-        low, high, factor = high, high * factor, factor * factor
-    while high - low > 1:
-        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
-        low, high = (middle, high) if allowed(middle) else (low, middle)
-    return low
+        def log2_count(n: int) -> float:  # without hidden units p depends on V
+            readout = (
+                (replace(last, values=n - slots),) if hidden else stages(like, arch, n - slots)
+            )
+            return log2_answers((*hidden, *(readout or ())), n - slots)
 
-
-def values_held(bits: int, values: int) -> int:
-    """The most values, of V each, that so many bits can hold: the whole part of bits / log2 V.
-
-    >>> values_held(512, 4096), values_held(512, 3)
-    (42, 323)
-    """
-    if values & (values - 1) == 0:
-        return bits // (values.bit_length() - 1)
-    precision = 64 + bits.bit_length()
-    while True:  # the logarithm is irrational, so some precision decides
-        with ctx.workprec(precision):
-            whole = (bits * arb.const_log2() / arb(values).log()).floor().unique_fmpz()
-        if whole is not None:
-            return int(whole)
-        precision *= 2
+        named = letter(counted)
+        theorem = f"the counting theorem {named}, counting rooted trees{where}"
+        yield Route(f"counting {named}", largest(log2_count), theorem, False, conditions(arch))
+    if (kept := state_bits(like, arch, bits)) is not None:
+        yield state_route(largest(lambda n: kept), bits)
 
 
 def recall_accuracy(task: Recall, arch: Architecture, n: int) -> float | None:

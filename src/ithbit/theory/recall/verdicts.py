@@ -17,12 +17,12 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-from ithbit.display import Printable, lower_text, pluralize, upper_text
+from ithbit.display import Printable, lower_text, pluralize
 from ithbit.errors import SpecError
 from ithbit.families import TASKS
 from ithbit.theory.architecture import FORMAL_FAMILIES, MOST, Architecture, architecture
-from ithbit.theory.bounds import Route
-from ithbit.theory.bounds.stages import TooDeepError
+from ithbit.theory.bounds import Route, accuracy_sentence
+from ithbit.theory.bounds.stages import ONE_TOKEN, TooDeepError
 from ithbit.theory.certifiers.exact import rounded_down
 from ithbit.theory.recall import copying, induction_head
 from ithbit.theory.recall.tasks import RECALL_ONLY, Recall, recall, recall_accuracy, recall_routes
@@ -72,8 +72,7 @@ class RecallVerdict(Printable):
         if self.rests_on:
             yield f"  {self.rests_on}"
         if self.accuracy is not None:
-            most = f"at most {upper_text(self.accuracy, 3)}"
-            yield f"  expected accuracy {most} on independent, uniform answers"
+            yield accuracy_sentence(self.accuracy)
         if self.in_floats is not None:
             yield f"  in a state of 32-bit numbers, step by step: at most n = {self.in_floats:,}"
 
@@ -99,6 +98,8 @@ def least_weights(task: Recall, family: str) -> RecallWeights | None:
 
 def recall_weights(task: Recall, arch: Architecture) -> RecallWeights | str:
     """The explicit weights for layers of these sizes, or a sentence on why there are none."""
+    if task.query != ONE_TOKEN:
+        return "no weights are built for queries of several tokens"
     if task.name in TASKS:
         return (
             "there may be weights, the binary ones side by side for each binary digit of a value, "
