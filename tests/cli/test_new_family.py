@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.families import PAPER_FAMILIES
 from torch import Tensor
 
 from ithbit import load
@@ -170,7 +171,7 @@ def test_kernels_and_references_have_a_sentence_for_it(mean: None, triton: None)
         build(model)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PAPER_FAMILIES)
 def test_theory_knows_every_family_that_has_a_formal_counterpart(name: str) -> None:
     family = FAMILIES[name]
     assert family.formal is not None
