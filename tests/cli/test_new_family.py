@@ -123,7 +123,7 @@ def test_it_goes_through_every_command(mean: None, called: Ithbit, tmp_path: Pat
     assert "no bounds for such a model" in works("verify", "--all", "--store", "short", "--prove")
     loaded = load(tmp_path / "quiet" / runs[0])
     assert loaded(torch.tensor([1, 0, 1]), 2).shape == ()
-    refuses("explore", runs[0], "--store", "quiet", why="the page runs only the six families")
+    refuses("explore", runs[0], "--store", "quiet", why="the family mean; the page runs only")
 
     read = ("--store", "quiet", "--settings", "any")
     for name in TABLES:
@@ -140,7 +140,7 @@ def test_it_goes_through_every_command(mean: None, called: Ithbit, tmp_path: Pat
     works("export", "--store", "quiet", "-o", "tables")
     assert "LHI,mean,1" in works("table", "main", "--store", "tables", "--settings", "any", *CSV)
 
-    refuses("probe", "mean", why="'mean' is not a layer")
+    refuses("probe", "mean", why="'mean' is a family, not a layer")
     status, out, _ = called("check", "mean")
     assert (status, "'mean' is not a layer" in out) == (2, True)
     cell = ("lhi", "mean", "--width", 4, "--start", 1, "--most-n", 1, "--seeds", "0-1")
