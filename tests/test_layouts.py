@@ -24,9 +24,10 @@ def test_it_has_the_models_parameters_in_their_order(family: str, positions: str
     assert model_shapes(wider) != model_shapes(spec)
 
 
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", ["softmax", "linear", "gru", "mamba2"])
 def test_a_bias_follows_its_weight(kind: str) -> None:
-    """Fused and compiled code finds it there; a GRU has both weights before both biases."""
+    """Fused and compiled code, which these kinds have, finds it there; a GRU has both weights
+    before both biases."""
     if kind == "gru":
         assert list(LAYOUTS[kind].block) == ["ih.weight", "hh.weight", "ih.bias", "hh.bias"]
         return

@@ -1,14 +1,22 @@
 """What holds of every command: how its help looks, and where its store comes from."""
 
+import re
+from dataclasses import fields
+from inspect import signature
 from itertools import pairwise
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import ithbit
 from ithbit import __version__
 from ithbit.cli import app
 from ithbit.cli.application import _GROUPS
+from ithbit.cli.options import PLOT, TABLE
+from ithbit.reporting.figures import FIGURES
+from ithbit.reporting.tables.main import TABLES
+from ithbit.spec import Protocol
 
 NAMED = get_command(app).commands
 COMMANDS = sorted(NAMED)
@@ -37,6 +45,19 @@ def test_every_command_is_in_one_group() -> None:
     named = [name for names in _GROUPS.values() for name in names]
     assert len(named) == len(set(named))
     assert set(COMMANDS) <= set(named)
+
+
+def test_the_help_names_every_table_and_figure() -> None:
+    """Help must not import what draws them, so their names are written in `cli/options.py` too."""
+    for text, names in ((TABLE["name"], TABLES), (PLOT["name"], (*FIGURES, "curves"))):
+        assert set(re.findall(r"[\w-]+", text)) - {"or"} == set(names)
+
+
+def test_status_takes_the_settings_that_sweep_takes() -> None:
+    """Else the runs of a sweep with such a setting could not be looked up."""
+    settings = {field.name for field in fields(Protocol)} & set(signature(ithbit.sweep).parameters)
+    assert "consistency" in settings
+    assert settings <= set(signature(ithbit.status).parameters)
 
 
 def test_names_as_tables_print_them_are_accepted(ithbit) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.families import PAPER_FAMILIES
 from torch import Tensor
 
 from ithbit import load
@@ -122,7 +123,7 @@ def test_it_goes_through_every_command(mean: None, called: Ithbit, tmp_path: Pat
     assert "no bounds for such a model" in works("verify", "--all", "--store", "short", "--prove")
     loaded = load(tmp_path / "quiet" / runs[0])
     assert loaded(torch.tensor([1, 0, 1]), 2).shape == ()
-    refuses("explore", runs[0], "--store", "quiet", why="the page runs only the six families")
+    refuses("explore", runs[0], "--store", "quiet", why="the family mean; the page runs only")
 
     read = ("--store", "quiet", "--settings", "any")
     for name in TABLES:
@@ -139,7 +140,7 @@ def test_it_goes_through_every_command(mean: None, called: Ithbit, tmp_path: Pat
     works("export", "--store", "quiet", "-o", "tables")
     assert "LHI,mean,1" in works("table", "main", "--store", "tables", "--settings", "any", *CSV)
 
-    refuses("probe", "mean", why="'mean' is not a layer")
+    refuses("probe", "mean", why="'mean' is a family, not a layer")
     status, out, _ = called("check", "mean")
     assert (status, "'mean' is not a layer" in out) == (2, True)
     cell = ("lhi", "mean", "--width", 4, "--start", 1, "--most-n", 1, "--seeds", "0-1")
@@ -170,7 +171,7 @@ def test_kernels_and_references_have_a_sentence_for_it(mean: None, triton: None)
         build(model)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PAPER_FAMILIES)
 def test_theory_knows_every_family_that_has_a_formal_counterpart(name: str) -> None:
     family = FAMILIES[name]
     assert family.formal is not None

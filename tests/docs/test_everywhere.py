@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.support.families import PAPER_FAMILIES
 from tests.support.paths import RESULTS, ROOT, WEIGHTS
 
 import ithbit
@@ -86,7 +87,7 @@ def test_the_weights_that_ship_are_those_of_the_rows(runs: dict[str, pl.DataFram
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_a_refutation_is_one_in_the_library_too(family: str) -> None:
     """The counterexample on record, answered wrong by the library's own code with the weights."""
     for folder in shipped("uniform"):

@@ -340,7 +340,7 @@ def test_a_users_layer_trains_with_it_by_its_outputs(tmp_path) -> None:
 
 def test_fast_paths_refuse_it_in_a_sentence(tmp_path) -> None:
     (run,) = runs_of([0])
-    for switch, sentence in (("compile", "compiled code has no"), ("kernels", "kernels")):
+    for switch, sentence in (("compile", "does not follow consistency"), ("kernels", "kernels")):
         context = TrainingContext.of(
             TrainingOptions("cpu", **{switch: "on"}), tmp_path, lambda event: None, StopRequest()
         )

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 from tests.support.damaged_weights import SPECS, damaged, drawn, every_input, plainly_right, stacked
+from tests.support.families import PAPER_FAMILIES
 from tests.support.one_stack import train
 
 from ithbit.engine.device import choose_device
@@ -20,7 +21,6 @@ from ithbit.engine.evaluate import evaluate, structured_answers
 from ithbit.engine.optim import AdamState
 from ithbit.engine.stack import Stack
 from ithbit.engine.steppers import rows_of
-from ithbit.families import FAMILIES
 from ithbit.loading.model import TrainedModel
 from ithbit.models.classifier import init
 from ithbit.models.stacked import Params, packed
@@ -189,7 +189,7 @@ def no_bits(spec: ModelSpec, params: Params, seeds: int = 1) -> tuple[Params, Ex
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_accuracy_of_nan_is_zero(family, compiled) -> None:
     if compiled:
         pytest.importorskip("numba")
@@ -263,7 +263,7 @@ def kernels_evaluate(spec: ModelSpec, members: Sequence[Params]) -> tuple[list[f
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="under Triton's interpreter")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's numpy
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_kernels(family) -> None:
     """A whole seed beside one whose NaN or overflow may be dropped on the way."""
     pytest.importorskip("triton")

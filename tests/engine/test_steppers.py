@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from ithbit.engine.cell import stack_size
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.evaluate import ordered_mean, structured_answers
 from ithbit.engine.loop import train_cell
-from ithbit.engine.steppers.choice import refusal
+from ithbit.engine.steppers.choice import compile_refusal, refusal
 from ithbit.engine.training_context import Event, Notice, TrainingContext
 from ithbit.errors import DeviceError
 from ithbit.spec import ModelSpec, Protocol, RunSpec
@@ -42,6 +42,27 @@ class StopNowError(Exception):
 def runs_of(seeds, protocol: Protocol = TINY, **model) -> list[RunSpec]:
     spec = ModelSpec("rhi", **{"family": "linear-full", "n_bits": 3} | model)
     return [RunSpec(spec, seed, protocol) for seed in seeds]
+
+
+@dataclass(frozen=True)
+class LaterProtocol(Protocol):
+    """A protocol with a field that kernels and compiled code have not heard of."""
+
+    smoothing: float = 0.0
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_kernels_and_compiled_code_refuse_what_they_do_not_follow() -> None:
+    model = ModelSpec("rhi", "gru", 4)
+    for protocol, name in (
+        (Protocol(consistency=1.0), "consistency"),
+        (LaterProtocol(smoothing=0.1), "smoothing"),
+    ):
+        assert refusal(model, protocol, CPU) == f"the kernels do not follow {name}"
+        assert compile_refusal(model, protocol) == f"compiled code does not follow {name}"
+    for protocol in (Protocol(examples="mixed", weight_decay=0.1), LaterProtocol()):
+        assert "follow" not in (refusal(model, protocol, CPU) or "")
+        assert "follow" not in (compile_refusal(model, protocol) or "")
 
 
 @pytest.mark.usefixtures("interpreted")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from tests.support.chromium import Browser
+from tests.support.families import PAPER_FAMILIES
 from tests.support.made_up import drawn, entry, renamed
 from tests.support.paths import WEIGHTS
 
 from ithbit.explorer.page import gather, write_page
-from ithbit.families import FAMILIES
 from ithbit.loading.model import load_model
 from ithbit.spec import ModelSpec
 
@@ -219,7 +219,7 @@ def test_nothing_is_wider_than_the_window(page: Browser, path: Path) -> None:
         assert page.js("document.documentElement.scrollWidth") == width
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_every_family_is_drawn(browser: Browser, tmp_path: Path, family: str) -> None:
     """With all that can be opened open, under a hostile name."""
     spec = ModelSpec("rhi", family, 8, 2)

@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
+from tests.support.families import PAPER_FAMILIES
 from tests.support.stacked_truth import (
     TOLERANCE,
     by_kernels,
@@ -21,7 +22,6 @@ from tests.support.stacked_truth import (
     too_far,
 )
 
-from ithbit.families import FAMILIES
 from ithbit.kernels.attention import softmax_mix
 from ithbit.kernels.attention import step as attention
 from ithbit.kernels.gru import step as gru
@@ -33,9 +33,13 @@ from ithbit.spec import ModelSpec, Protocol
 SHAPES = [("lhi", 1, 1), ("rhi", 1, 33), ("rhi", 2, 8)]
 ADDED = ("none", "learned", "sinusoidal")  # encodings beside polynomial, which the others have
 VARIANTS = [
-    *(ModelSpec(task, family, n, layers) for family in FAMILIES for task, layers, n in SHAPES),
+    *(
+        ModelSpec(task, family, n, layers)
+        for family in PAPER_FAMILIES
+        for task, layers, n in SHAPES
+    ),
     *(ModelSpec("lhi", family, 16, 2) for family in ("softmax-full", "linear-full")),
-    *(ModelSpec("lhi", family, 31, 2) for family in FAMILIES if not family.endswith("-full")),
+    *(ModelSpec("lhi", family, 31, 2) for family in PAPER_FAMILIES if not family.endswith("-full")),
 ]
 LEFT = [  # one to three tokens after chunks of 16, with the cases above
     *(ModelSpec("rhi", family, n, 2) for family in ("linear-causal", "mamba2") for n in (17, 18)),
@@ -64,8 +68,8 @@ def test_a_step_is_that_of_the_stacked_models(spec) -> None:
 
 
 NARROW = [  # sums shorter than a product takes, heads of two numbers, less than a slice or a part
-    *(ModelSpec("rhi", family, 2, n_layers=2, d_model=4) for family in FAMILIES),
-    *(ModelSpec("lhi", family, 2, d_model=8) for family in FAMILIES),
+    *(ModelSpec("rhi", family, 2, n_layers=2, d_model=4) for family in PAPER_FAMILIES),
+    *(ModelSpec("lhi", family, 2, d_model=8) for family in PAPER_FAMILIES),
     ModelSpec("rhi", "mamba2", 2, n_layers=2, d_model=8, n_heads=4, d_state=4),
     ModelSpec("rhi", "linear-full", 1, n_layers=2, d_model=8, d_ff=4, n_heads=8),
     ModelSpec("rhi", "softmax-full", 2, n_layers=2, d_model=4, positions="rotary"),
@@ -90,7 +94,7 @@ def test_the_last_token_reads_a_long_sequence_in_parts(family, width, monkeypatc
 
 LONG = [  # more than two words of bits; a narrow model's chunks
     ModelSpec("rhi", "linear-causal", 17, n_layers=3, d_model=4),
-    *(ModelSpec("rhi", family, 130, n_layers=2, d_model=4) for family in FAMILIES),
+    *(ModelSpec("rhi", family, 130, n_layers=2, d_model=4) for family in PAPER_FAMILIES),
     ModelSpec("lhi", "gru", 192, d_model=8),
     ModelSpec("lhi", "softmax-full", 140, d_model=32, n_heads=4),
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.damaged_weights import VALUES, damaged, drawn, every_input, stacked
+from tests.support.families import PAPER_FAMILIES
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -44,16 +45,16 @@ class Largest(TorchDispatchMode):
 
 SPECS = [
     *(ModelSpec(*each, n_bits=2, n_layers=layers)
-      for *each, layers in product(TASKS, FAMILIES, (1, 2))),
+      for *each, layers in product(TASKS, PAPER_FAMILIES, (1, 2))),
     *(ModelSpec("lhi", family, 2, 2, positions=positions)
-      for family, positions in product(FAMILIES, ("none", "learned", "sinusoidal", "rotary"))
+      for family, positions in product(PAPER_FAMILIES, ("none", "learned", "sinusoidal", "rotary"))
       if FAMILIES[family].takes(positions)),
     *(ModelSpec("rhi", family, 2, 2, d_model=12, n_heads=3, d_ff=20, d_state=5)
-      for family in FAMILIES),
+      for family in PAPER_FAMILIES),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_no_number_is_beyond_its_bound(family) -> None:
     """Also where weights are large, and at twice the trained length."""
     for spec, factor in product(SPECS, (1.0, 30.0)):
@@ -70,7 +71,7 @@ def test_no_number_is_beyond_its_bound(family) -> None:
             assert seen.size <= bound, spec
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_weights_that_may_overflow_are_named(family) -> None:
     """No damaged tensor passes, save one that no logit depends on; whole weights do."""
     spec = ModelSpec("lhi", family, 3, 2)
@@ -81,7 +82,7 @@ def test_weights_that_may_overflow_are_named(family) -> None:
     assert stays_finite(stacked([drawn(spec)]), spec, 64).all()
 
 
-GROWN = [ModelSpec("lhi", family, 3, 2) for family in FAMILIES]
+GROWN = [ModelSpec("lhi", family, 3, 2) for family in PAPER_FAMILIES]
 GROWN += [ModelSpec("lhi", family, 3, 1, positions="learned") for family in ("gru", "linear-full")]
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.families import PAPER_FAMILIES
 
 from ithbit.engine.evaluate import bce
-from ithbit.families import FAMILIES
 from ithbit.models import classifier
 from ithbit.models.magnitudes import stays_finite
 from ithbit.models.stacked import Params, packed, unpacked
@@ -57,7 +57,7 @@ def compare(spec: ModelSpec, count: int = 13, seeds: int = 2, spread: float = 0.
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 @pytest.mark.parametrize("task", ["rhi", "lhi"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_logits_and_gradients_are_those_of_the_plain_models(family, task, layers) -> None:
     compare(ModelSpec(task, family, 6, layers))
 
@@ -74,12 +74,12 @@ def test_logits_and_gradients_are_those_of_the_plain_models(family, task, layers
         (3, {"positions": "none"}),
     ],
 )
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_other_shapes(family, count, changes) -> None:
     compare(ModelSpec("lhi", family, **{"n_bits": 4, "n_layers": 2} | changes), count)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_large_weights(family) -> None:
     """Gates that are shut, attention that is sharp: exponentials far out."""
     spec = ModelSpec("rhi", family, 5, 1)
@@ -89,7 +89,7 @@ def test_large_weights(family) -> None:
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_a_seed_does_not_depend_on_its_stack(family) -> None:
     spec = ModelSpec("lhi", family, 5, 2)
     params, examples = started(spec, 3), drawn(spec, 3, 11)
@@ -103,7 +103,7 @@ def test_a_seed_does_not_depend_on_its_stack(family) -> None:
         assert torch.equal(alone[1], together[1][one])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_what_is_not_a_number_stays_so(family) -> None:
     spec = ModelSpec("rhi", family, 3, 2)
     params = started(spec, 1)
@@ -132,9 +132,9 @@ assert simd.LANES == 8
 building.folder = lambda: None
 sys.path.insert(0, sys.argv[1])
 from tests.native.test_model import compare
-from ithbit.families import FAMILIES
+from tests.support.families import PAPER_FAMILIES
 from ithbit.spec import ModelSpec
-for family in FAMILIES:
+for family in PAPER_FAMILIES:
     compare(ModelSpec("lhi", family, 5, 2), 19)
 """
 

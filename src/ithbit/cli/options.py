@@ -40,7 +40,8 @@ OPTIONS: dict[str, Any] = {
     "layers": "Number of layers.",
     "n": "Number of bits.",
     "width": "Width of the layers.",
-    "heads": "Attention or state-space heads; ignored by gru.",
+    "heads": "Attention or state-space heads; ignored by "
+    f"{' and '.join(name for name, family in FAMILIES.items() if not family.has_heads)}.",
     "ff": "Hidden units of the feed-forward part; ignored by gru and mamba2.",
     "positions": f"{', '.join(map(_who_takes, POSITIONS))}.",
     "seeds": "Seeds, such as 0-4 or 0,3,8-9.",

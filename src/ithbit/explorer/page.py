@@ -93,8 +93,8 @@ def of_run(folder: Path) -> PageModel:
     run, weights = stored.spec, stored.weights
     spec, family = run.model, family_named(run.model.family)
     if family.kind not in words.KINDS:
-        what = "a layer" if spec.code else "a family"
-        raise SpecError(f"{run.name} has {what} of your own; the page runs only the six families")
+        what = "a layer of your own" if spec.code else f"the family {spec.family}"
+        raise SpecError(f"{run.name} has {what}; the page runs only the paper's six families")
     if spec.n_bits > LONGEST:
         raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
     record = stored.read_verification()

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ithbit.errors import LayerError
-from ithbit.families import is_added
+from ithbit.families import FAMILIES, is_added
 from ithbit.models.user_code import (
     explained,
     import_module,
@@ -143,6 +143,11 @@ def find_layer(text: str, folder: Path = Path()) -> LayerSource:
         )
     if where == "fla":
         return register(LayerSource(text, _digest(text.encode()), text))
+    if text in FAMILIES:
+        raise LayerError(
+            f"{text!r} is a family, not a layer; families are for `ithbit train`, `check` and "
+            "`capacity`"
+        )
     if not where or not name:
         raise LayerError(
             f"{text!r} is not a layer; give PATH.py:Factory, package.module:Factory, fla:Class or "

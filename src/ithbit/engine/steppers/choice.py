@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -39,6 +40,14 @@ from ithbit.tasks.indexing import n_tokens
 _PAYS = 1 << 22  # tokens of all examples times layers from which compiling pays: seconds of work
 _ROUNDS = 3  # of one step each, after one that is not counted
 _TIMED: tuple[StepperName, ...] = ("compiled", "stacked")
+# The settings that kernels and compiled code follow, as the stacked models do. A field that the
+# protocol gets is not here: they refuse it until they have it.
+_FOLLOWED = frozenset(
+    ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "clip_norm", "batch_size",
+     "epoch_examples", "held_out_examples", "plateau_factor", "plateau_patience",
+     "plateau_threshold", "min_learning_rate", "stop_loss", "max_epochs", "stop_when_solved",
+     "examples")
+)  # fmt: skip
 # CPU time of this thread alone: other work on the machine does not count.
 _clock = time.thread_time
 
@@ -160,6 +169,12 @@ def stacking_obstacle(model: ModelSpec, device: Device) -> str | None:
         return f"it cannot be tried here ({error})"
 
 
+def _not_followed(protocol: Protocol) -> str | None:
+    """A setting that only the stacked models follow and that is not at its default, if any."""
+    changed = [item for item in fields(protocol) if getattr(protocol, item.name) != item.default]
+    return next((item.name for item in changed if item.name not in _FOLLOWED), None)
+
+
 def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
     """Why the kernels cannot train such runs on this device, or None if they can."""
     if model.code:
@@ -172,8 +187,8 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
         return f"the kernels need Triton, which cannot be imported ({error})"
     if not device.is_cuda and not knobs.runtime.interpret:
         return "the kernels need a CUDA GPU"
-    if protocol.consistency:
-        return "the kernels have no term for consistency"
+    if name := _not_followed(protocol):
+        return f"the kernels do not follow {name}"
     if not (protocol.beta1 and protocol.beta2):
         return "the kernels need both betas of AdamW above 0"
     return refused_model(model)
@@ -181,8 +196,8 @@ def refusal(model: ModelSpec, protocol: Protocol, device: Device) -> str | None:
 
 def compile_refusal(model: ModelSpec, protocol: Protocol) -> str | None:
     """Why compiled code cannot train such runs, or None if it can."""
-    if protocol.consistency:
-        return "compiled code has no term for consistency"
+    if name := _not_followed(protocol):
+        return f"compiled code does not follow {name}"
     return building.refusal(model)
 
 

@@ -91,7 +91,9 @@ def to_text(table: ReportTable, show: str) -> str:
     """
     heads, rows, cells = _grid(table, show)
     if not rows:
-        return f"{_caption(table, show)}\n\nNo finished run of the store belongs in this table.\n"
+        none = "No finished run of the store belongs in this table."
+        none = "The paper has no numbers for this table." if show == "published" else none
+        return f"{_caption(table, show)}\n\n{none}\n"
     layouts = list(_layouts(heads, cells, rows, len(table.heads)))
     widths, gap, stacked = next(
         (found for found in layouts if _width(found[0], found[1]) <= COLUMNS), layouts[-1]
