@@ -16,7 +16,7 @@ from ithbit.contract.findings import CheckSettings, Finding
 # What some layers of the corpus are made to do, which is warned of and breaks nothing.
 WARNED = {ChunkLocal: {"carries"}, MinusTenThousand: {"overflow"}}
 DEAR = {SelectiveProduct}  # a matrix for every pair of tokens: the slow suite alone
-EASY = 0.2  # seconds: the default suite tries less, the slow one everything
+EASY = 0.35  # seconds: the default suite tries less, the slow one everything
 ENOUGH = CheckSettings(seconds=2)
 
 
