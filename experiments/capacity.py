@@ -3,15 +3,16 @@
     python experiments/capacity.py --device cuda --seconds 500 --out results/capacity
     python experiments/capacity.py --layer fla:GLA layers.py:Mine --seconds 500 --measure
     python experiments/capacity.py --cells wide --seconds 500 --out results/capacity
-    python experiments/capacity.py --no-train --measure --restore results/capacity/records.tar.gz
+    python experiments/capacity.py --no-train --measure --restore results/capacity/records.tar.xz
     python experiments/capacity.py --figure docs/images/capacity.png
 
 Run the same command again to continue from the store. `--cells` names parts of the atlas (default:
 all, in this order): `core` is GRU, Mamba2 and causal linear attention on RHI, one and two layers,
 widths 4 to 32; `contrast` is softmax and full linear attention; `lhi` is one layer on LHI, where
 theory says that it must break; `deep` is three layers; `wide` is width 64. After every round the
-rows are written to `atlas.csv`, and the records of all runs, with the weights at the lower ends of
-the brackets, to `records.tar.gz`, which `--restore FILE` unpacks into a store elsewhere.
+rows are written to `atlas.csv`, the records of all runs to `records.tar.xz`, and the weights at the
+lower ends of the brackets to `weights.tar.gz`; `--restore FILE ...` unpacks them into a store
+elsewhere. The rows follow from the records; the weights are for runs that are not verified yet.
 `--measure` also measures the states, which takes minutes on a CPU; without it they are counted.
 `--figure` draws the rows.
 
@@ -27,6 +28,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 from ithbit.capacity_search.result import Capacities, read_rows, row
 from ithbit.capacity_search.search import SearchSettings, next_length
@@ -76,12 +78,23 @@ PARTS: dict[str, tuple[list[ModelSpec], int]] = {  # and the longest n to try
 }
 
 
-def pack(
+def pack_records(store: Path, path: Path) -> None:
+    """Pack the records of all runs that have ended."""
+    names = [
+        f"{folder.name}/{name}"
+        for folder in (sorted(store.iterdir()) if store.is_dir() else ())
+        if any((folder / end).is_file() for end in ("result.json", "failure.json"))
+        for name in RECORDS
+        if (folder / name).is_file()
+    ]
+    _pack(store, names, path, "w:xz")
+
+
+def pack_weights(
     searches: Mapping[ModelSpec, Search], standings: Sequence[SearchState], path: Path
 ) -> None:
-    """Pack the records of all runs and the weights of successes at the lower end of each bracket;
-    if it is not final, also at shorter solved lengths and at the one being tried, which may still
-    become the lower end."""
+    """Pack the weights of successes at the lower end of each bracket; if it is not final, also at
+    shorter solved lengths and at the one being tried, which may still become the lower end."""
     store, kept = next(iter(searches.values())).store, set()
     for standing in standings:
         solved = sorted(each.n for each in standing.tried if each.solved)
@@ -89,17 +102,17 @@ def pack(
         for n in filter(None, lengths):
             for run in searches[standing.model].runs(standing.model, n).values():
                 done = RunFolder(store, run).result()
-                if done and done.solved and not done.structured_wrong:
-                    kept.add(run.folder)
+                name = f"{run.folder}/weights.safetensors"
+                if done and done.solved and not done.structured_wrong and (store / name).is_file():
+                    kept.add(name)
+    _pack(store, sorted(kept), path, "w:gz")
 
+
+def _pack(store: Path, names: Sequence[str], path: Path, mode: Literal["w:xz", "w:gz"]) -> None:
     def fill(whole: BytesIO) -> None:
-        with tarfile.open(fileobj=whole, mode="w:gz") as tar:
-            for folder in sorted(store.iterdir()) if store.is_dir() else ():
-                for name in (*RECORDS, *(("weights.safetensors",) if folder.name in kept else ())):
-                    if (folder / name).is_file() and any(
-                        (folder / end).is_file() for end in ("result.json", "failure.json")
-                    ):
-                        tar.add(folder / name, f"{folder.name}/{name}")
+        with tarfile.open(fileobj=whole, mode=mode) as tar:
+            for name in names:
+                tar.add(store / name, name)
 
     write_output(path, in_memory(fill))
 
@@ -202,7 +215,8 @@ def main() -> None:
         rows = tuple(row(standing, measured) for standing in standings if standing.tried)
         found = Capacities(rows, "; ".join({each.sentence() for each in searches.values()}))
         write_text(given.out / "atlas.csv", found.csv())
-        pack(searches, standings, given.out / "records.tar.gz")
+        pack_records(given.store, given.out / "records.tar.xz")
+        pack_weights(searches, standings, given.out / "weights.tar.gz")
         return found
 
     standings: list[SearchState] = []

@@ -255,6 +255,13 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def short_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes that check the contract of a layer for as long as the corpus of layers is checked,
+    which takes most of the time of a small probe; for tests of what is told."""
+    monkeypatch.setattr("ithbit.contract.layer_facts.CHECK_SECONDS", 0.35)
+
+
+@pytest.fixture
 def differing_store(tmp_path: Path) -> Path:
     """The paper's runs, but no causal linear model of two layers solves LHI, and none has the
     published size."""

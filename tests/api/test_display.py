@@ -51,6 +51,7 @@ def made(results, store) -> dict[str, Printable]:
     }
 
 
+@pytest.mark.usefixtures("short_check")
 def test_every_result_prints_and_has_html(results, store, capsys) -> None:
     ithbit.merge(store, store=store.parent / "other")
     for text, result in made(results, store).items():

@@ -124,15 +124,20 @@ def test_structured_inputs_count_until_a_run_is_verified(store, tmp_path) -> Non
 
 def test_records_travel_with_the_weights_that_may_have_to_be_verified(store, tmp_path) -> None:
     """Of a search that is not done, also those at the length being tried."""
-    pack = runpy.run_path(str(RESULTS.parent / "experiments" / "capacity.py"))["pack"]
+    script = runpy.run_path(str(RESULTS.parent / "experiments" / "capacity.py"))
     found, _ = search(store)
     low = found.bracket.low
     assert low is not None
     asked = Search(ASK, store, SHORT)
     runs = tuple(asked.runs(MODEL, low).values())
-    pack({MODEL: asked}, [SearchState(MODEL, trying=low, train=runs)], tmp_path / "records.tar.gz")
-    with tarfile.open(tmp_path / "records.tar.gz") as tar:
-        names = set(tar.getnames())
+    state = SearchState(MODEL, trying=low, train=runs)
+    script["pack_weights"]({MODEL: asked}, [state], tmp_path / "weights.tar.gz")
+    script["pack_records"](store, tmp_path / "records.tar.xz")
+    packed = {}
+    for name in ("weights.tar.gz", "records.tar.xz"):
+        with tarfile.open(tmp_path / name) as tar:
+            packed[name] = set(tar.getnames())
+            tar.extractall(tmp_path / "restored", filter="data")
     ended = {run: RunFolder(store, run).outcome() for run in runs}
     solved = [
         run
@@ -140,10 +145,16 @@ def test_records_travel_with_the_weights_that_may_have_to_be_verified(store, tmp
         if isinstance(done, Result) and done.solved and not done.structured_wrong
     ]
     assert solved
-    assert {f"{run.folder}/weights.safetensors" for run in solved} == {
-        name for name in names if name.endswith("weights.safetensors")
+    weights = {f"{run.folder}/weights.safetensors" for run in solved}
+    assert packed["weights.tar.gz"] == weights
+    assert packed["records.tar.xz"] == {
+        f"{path.parent.name}/{path.name}"
+        for path in store.glob("*/*.json")
+        if path.name in ("spec.json", "result.json", "failure.json", "verification.json")
     }
-    assert {name.partition("/")[0] for name in names} == {each.name for each in store.iterdir()}
+    for name in packed["records.tar.xz"] | weights:
+        assert (tmp_path / "restored" / name).read_bytes() == (store / name).read_bytes()
+    assert Search(ASK, tmp_path / "restored", SHORT).state(MODEL) == asked.state(MODEL)
 
 
 def test_a_store_that_is_none_and_damaged_runs_are_named(store, tmp_path) -> None:

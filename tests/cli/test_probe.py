@@ -8,6 +8,7 @@ from tests.support.paths import ROOT, SUPPORT
 
 from ithbit import Protocol, probe
 
+pytestmark = pytest.mark.usefixtures("short_check")
 FILE = SUPPORT / "bad_layers.py"
 EXAMPLES = ROOT / "examples" / "layers.py"
 

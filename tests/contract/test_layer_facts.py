@@ -8,6 +8,7 @@ from ithbit.contract.layer_facts import layer_facts, usable
 from ithbit.errors import LayerError
 from ithbit.models.layer_source import layer_of, load_layer
 
+pytestmark = pytest.mark.usefixtures("short_check")
 CPU = torch.device("cpu")
 FILE = SUPPORT / "bad_layers.py"
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,14 @@ from ithbit.store.probed import ProbedCell, probed_layers
 from ithbit.store.status import folder_status
 from ithbit.theory.bounds.state import state_bounds
 
+pytestmark = pytest.mark.usefixtures("short_check")
 FILE = SUPPORT / "bad_layers.py"
 SHORT = Protocol(epoch_examples=512, held_out_examples=100, max_epochs=1)
 
 
+@cache
 def look(name: str) -> ProbeReport:
-    """Without training."""
+    """Without training; a report does not change, so several tests read one."""
     return ithbit.probe(f"{FILE}:{name}", width=4, rank_n=8, train=False, device="cpu")
 
 

@@ -84,7 +84,8 @@ def test_the_atlas_says_where_it_stands_on_a_bare_machine(tmp_path: Path) -> Non
     assert "24 of 24 open" in out
     assert "rhi gru L1 d4: n = 8 at 0.003, 2 runs" in out
     assert (tmp_path / "out" / "atlas.csv").read_text().startswith("task,family,layers,width,")
-    assert (tmp_path / "out" / "records.tar.gz").is_file()
+    assert (tmp_path / "out" / "records.tar.xz").is_file()
+    assert (tmp_path / "out" / "weights.tar.gz").is_file()
 
 
 def test_the_sweep_by_the_clock_adds_its_commands_up(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ithbit.sweeps.estimate import observed_pace
 
 TOYS = SUPPORT / "toy_layers.py"
 TINY = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=2)
-SAMPLED = 40  # damages tried in the default suite; all of them in the slow one
+SAMPLED = 20  # damages tried in the default suite; all of them in the slow one
 Damage = Callable[[Path], object]
 
 

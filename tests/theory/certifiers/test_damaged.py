@@ -54,12 +54,12 @@ def compare(seed: int, count: int, lengths: tuple[int, ...]) -> Counter[tuple[st
 
 
 def test_no_certifier_states_more_than_is_true():
-    counts = compare(seed=0, count=360, lengths=(2, 3))
+    counts = compare(seed=0, count=250, lengths=(2, 3))
     for name in METHODS:
         assert counts[name, "positive"] > 1, counts
         assert counts[name, "not positive"] > 1, counts
     stated = sum(k for (_, what), k in counts.items() if "positive" in what)
-    assert stated > 200
+    assert stated > 140
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from ithbit.verification.proofs.certificate import weights_of
 from ithbit.verification.proofs.interface import NoBoundsError
 from ithbit.verification.proofs.kinds import bounds_for
 
-MODELS, MANY = 150, 10_000  # the latter takes three minutes or more
+MODELS, MANY = 60, 10_000  # the latter takes three minutes or more
 ENOUGH = 400  # models in which every mistake is found
 
 
