@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--seconds", type=float, default=60.0, help="for one proof")
     parser.add_argument("--workers", type=int)
-    parser.add_argument("--without", type=Path, default=Path("results/weights/blocks"))
+    parser.add_argument("--without", type=Path, default=Path("results/weights/blocks.zip"))
     parser.add_argument("--stress", action="store_true")
     parser.add_argument("--epochs", type=int, default=60, help="of a stress test")
     parser.add_argument("--read", action="store_true", help="only print what runs.csv has")

@@ -1,5 +1,8 @@
 """The pages' numbers are those of the results beside them."""
 
+import re
+from zipfile import ZipFile
+
 import polars as pl
 import pytest
 import torch
@@ -288,3 +291,26 @@ def test_the_tests_of_all_cells_are_those_on_the_page() -> None:
     others = len(agreement.comparisons) - 1
     assert f"(p = {every.p_value:.2g}), nor in {others} further comparisons" in page
     assert agreement.agrees
+
+
+def test_what_the_pages_cite_of_the_results_is_there() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *RESULTS.glob("**/*.md")]
+    pages += [*ROOT.glob("experiments/*.md"), *ROOT.glob("experiments/*.py")]
+    cited = {
+        path.rstrip(".")
+        for page in pages
+        for path in re.findall(r"(?<![\w:/-])(?:\.\./)*(results/[\w./-]+)", page.read_text())
+    }
+    made = {"results/capacity/weights.tar.gz"}  # by a script, and kept out of the repository
+    assert len(cited) >= 20
+    assert [path for path in sorted(cited - made) if not is_there(path)] == []
+    assert not is_there("results/paper/weights")
+    assert not is_there("results/weights/mixed.zip/x")
+
+
+def is_there(path: str) -> bool:
+    """As a file, a folder, a page of the site, or in a packed store."""
+    store, packed, inside = path.partition(".zip/")
+    if packed:
+        return inside in ZipFile(ROOT / f"{store}.zip").namelist()
+    return (ROOT / path).exists() or (ROOT / f"{path}.md").is_file()
