@@ -166,6 +166,21 @@ def test_a_search_in_numbers_of_8_bits_or_too_deep_is_damaged(tmp_path) -> None:
             read_part(part, "sha", 2)
 
 
+@pytest.mark.parametrize("name", ["bounds_for", "search"])
+def test_bounds_that_need_too_much_memory_are_a_sentence(tmp_path, monkeypatch, name) -> None:
+    """Weights of one layer fit any n, and their bounds grow with its square."""
+
+    def full(*_, **__):
+        raise MemoryError
+
+    run, weights = read(folders("rhi_n16_softmax-full_*_s0-*")[0])
+    monkeypatch.setattr(f"ithbit.verification.proofs.run_proof.{name}", full)
+    said: list[str] = []
+    found, _ = search_proof(run, weights, tmp_path / "proof.json", say=said.append)
+    assert found.outcome == "no bounds"
+    assert "more memory than there is" in said[0]
+
+
 def test_float32_runs_are_above_their_bound(rng) -> None:
     """As torch runs them, in a batch: no string of a node is below, and the error is not 0."""
     widths = []
