@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ithbit.display import Printable, pluralize, share_text
 from ithbit.engine.memory import need_memory
-from ithbit.errors import SpecError
+from ithbit.errors import SpecError, as_int
 from ithbit.families import Task, task_named
 from ithbit.published import RUNS_PER_CELL, published
 from ithbit.spec import Protocol
@@ -36,6 +36,7 @@ MOST_EXHAUSTIVE = 16
 _KINDS = 8  # hard inputs per index
 _POINTER = 8  # bytes per bit in a list
 _FORMATS = (".npz", ".csv", ".parquet")
+_HEADS, _ANSWER = 1 << 16, 16  # bytes of predictions in an .npz, at most: its heads, each answer
 
 
 @dataclass(frozen=True)
@@ -139,13 +140,16 @@ def read_sets(folder: Path) -> tuple[Task, int, dict[str, InputSet]]:
         record = json.loads((folder / "data.json").read_bytes())
         if record["schema"] != SCHEMA:
             raise ValueError("it is of another version")
-        task, n_bits = task_named(record["task"]), int(record["n_bits"])
-        seeds, names = [int(seed) for seed in record["seeds"]], list(record["sets"])
+        task, n_bits = task_named(record["task"]), as_int("n", record["n_bits"])
+        seeds = [as_int("a seed", seed) for seed in record["seeds"]]
+        names = list(record["sets"])
+        if n_bits < 1 or not seeds or min(seeds) < 0:
+            raise ValueError(f"it has n = {n_bits} and the seeds {seeds!r:.80}")
     except OSError as error:
         raise SpecError(
             f"{folder} holds no inputs ({error.strerror or error}); write them with `ithbit data`"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (SpecError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpecError(f"{folder}/data.json cannot be used: {error}; write it again") from error
     sets = _made(n_bits, seeds, "exhaustive" in names)
     return task, n_bits, {each.name: each for each in sets}
@@ -246,7 +250,7 @@ def _shares(found: dict[str, float] | dict[int, float]) -> str:
 def score(predictions: Path, data: Path, name: str = "yours") -> Score:
     """Score a file of predictions against the sets of a folder."""
     task, n_bits, sets = read_sets(data)
-    given = _read(predictions)
+    given = _read(predictions, sum(len(each.index) for each in sets.values()))
     unknown = sorted(set(given) - set(sets))
     if unknown:
         raise SpecError(
@@ -267,8 +271,8 @@ def score(predictions: Path, data: Path, name: str = "yours") -> Score:
     )
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    """Predictions by set, in row order."""
+def _read(path: Path, inputs: int) -> dict[str, NDArray[Any]]:
+    """Predictions by set, in row order, for so many inputs at most."""
     if path.suffix not in _FORMATS:
         raise SpecError(f"predictions are {', '.join(_FORMATS)} files, got {path.name!r}")
     if not path.is_file():
@@ -277,9 +281,14 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         if path.suffix == ".npz":
             # Opened here: numpy would leave a damaged file open.
             with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
+                size = sum(entry.file_size for entry in file.zip.infolist())
+                if size <= _HEADS + _ANSWER * inputs:  # a small file may hold zeros without end
+                    return {name: file[name] for name in file.files}
+            raise SpecError(f"{path} holds far more than {inputs:,} answers: {size:,} bytes")
         frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
-    except Exception as error:
+    except SpecError:
+        raise
+    except (Exception, pl.exceptions.PanicException) as error:
         as_savez = (
             "it must be a file that numpy.savez writes, with an array of 0 and 1 for each set"
         )

@@ -67,6 +67,37 @@ def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(environment=[]),
+        lambda content: content.update(settings=5),
+        lambda content: content["environment"].pop("device_name"),
+        lambda content: content["environment"].update(commit=3),
+        lambda content: content["ceilings"].update(copy_bytes=0),
+        lambda content: content["ceilings"].update(copy_bytes="fast"),
+        lambda content: content["rows"][0].update(seeds="five"),
+        lambda content: content["rows"][0].update(seconds=[1.0]),
+        lambda content: content["rows"][0]["seconds"].update(stacked=float("inf")),
+        lambda content: content["rows"][0]["seconds"].update(stacked=-1.0),
+        lambda content: content["rows"][0].update(errors={"stacked": {}}),
+    ],
+)
+def test_what_cannot_be_shown_is_no_result(tmp_path: Path, change) -> None:
+    path, content = tmp_path / "bench.json", json.loads(STORED[-1].read_text())
+    change(content)
+    path.write_text(json.dumps(content).replace("Infinity", "1e999"))
+    with pytest.raises(StoreError, match="holds no bench result of this version"):
+        read_result(path)
+
+
+def test_a_deep_file_is_no_result(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="holds no bench result of this version"):
+        read_result(path)
+
+
 def tables(lines: list[str]) -> list[list[str]]:
     """The parts of a text that stand between empty lines, without machine and feet."""
     parts = "\n".join(lines).split("\n\n")

@@ -121,6 +121,30 @@ def test_bad_files(data: Path, tmp_path: Path) -> None:
         score(tmp_path / "short.csv", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"schema": 1, "task": "rhi", "n_bits": 1e999, "seeds": [0], "sets": ["held_out"]}',
+        '{"schema": 1, "task": "rhi", "n_bits": 4, "seeds": [1e999], "sets": ["held_out"]}',
+        '{"schema": 1, "task": "rhi", "n_bits": 0, "seeds": [0], "sets": ["held_out"]}',
+        '{"schema": 1, "task": "rhi", "n_bits": 4, "seeds": [], "sets": ["held_out"]}',
+        '{"schema": 1, "task": "rhi", "n_bits": 4, "seeds": [-1], "sets": ["held_out"]}',
+        '{"schema": 1, "task": [], "n_bits": 4, "seeds": [0], "sets": ["held_out"]}',
+    ],
+)
+def test_a_record_of_no_inputs_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "data.json").write_text(text)
+    with pytest.raises(SpecError, match=r"data\.json cannot be used: .*; write it again"):
+        read_sets(tmp_path)
+
+
+def test_a_small_file_of_many_zeros_is_not_read(data: Path, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", held_out=np.zeros(1 << 24, np.uint8))
+    with pytest.raises(SpecError, match=r"holds far more than 8,112 answers: 16,777,\d+ bytes"):
+        score(tmp_path / "bomb.npz", data)
+
+
 def test_sizes_are_checked(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="all inputs are written for n up to 16, got n = 17"):
         write_sets("rhi", 17, tmp_path, [0], exhaustive=True)

@@ -123,7 +123,7 @@ def test_code_is_not_run_from_there(tmp_path: Path, trace: Path, place: str) -> 
 
 
 @pytest.mark.parametrize("module", ["store.probe.evil", "other.pack.evil", "other.pack"])
-def test_neither_as_a_module(tmp_path: Path, trace: Path, module: str) -> None:
+def test_neither_as_a_module(tmp_path: Path, trace: Path, monkeypatch, module: str) -> None:
     """Finding a module imports no package around it."""
     store, text = tmp_path / "store", EVIL.format(trace=str(trace))
     write_run(tmp_path / "other", Plan(RunSpec(ModelSpec("lhi", "gru", 2), 0), False, 0.75, 5))
@@ -132,6 +132,8 @@ def test_neither_as_a_module(tmp_path: Path, trace: Path, module: str) -> None:
         for name in ("evil", "__init__"):
             (folder / f"{name}.py").write_text(text)
     foreign(store, text, f"{module}:Mine")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path / "elsewhere")
     found = ithbit.verify(all_runs=True, store=store, device="cpu")
     assert "a file inside a store" in found.set_aside[0]
     assert not trace.exists()
@@ -139,6 +141,37 @@ def test_neither_as_a_module(tmp_path: Path, trace: Path, module: str) -> None:
 
     assert module_file(module).name in ("evil.py", "__init__.py")
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("name", ["evil", "pack.evil", "elsewhere.evil"])
+@pytest.mark.parametrize("first", [True, False])
+def test_neither_as_a_module_of_this_folder(
+    tmp_path: Path, trace: Path, monkeypatch, name: str, first: bool
+) -> None:
+    """As in an archive that holds a store and a module beside it, unpacked and entered; `python -m`
+    looks there first. Nor where another place has a module of that name."""
+    text = EVIL.format(trace=str(trace))
+    file = tmp_path / "archive" / f"{name.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    (tmp_path / "elsewhere" / "evil.py").write_text("Mine = None\n")
+    store = tmp_path / "archive" / "results" / "store"
+    foreign(store, text, f"{name}:Mine")
+    monkeypatch.chdir(tmp_path / "archive")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    if first:
+        monkeypatch.syspath_prepend(tmp_path / "archive")
+    found = ithbit.verify(all_runs=True, store="results/store", device="cpu")
+    assert len(found.set_aside) == 1
+    assert not trace.exists()
+    if name != "evil":
+        assert "a module that only this folder may have" in found.set_aside[0]
+        assert first or str(tmp_path / "archive") not in sys.path
+    if name == "pack.evil" and not first:  # an installed one is what the user trained
+        monkeypatch.syspath_prepend(file.parents[1])
+        monkeypatch.chdir(tmp_path)
+        assert len(ithbit.verify(all_runs=True, store=store, device="cpu")) == 1
+        assert trace.exists()
 
 
 def test_a_store_is_no_place_to_import_from(tmp_path: Path, trace: Path, monkeypatch) -> None:
@@ -186,16 +219,20 @@ def test_a_module_of_python_is_no_layer(tmp_path: Path) -> None:
     assert "which is no layer but Python's own module" in found.set_aside[0]
 
 
-def test_the_digest_is_checked_before_anything_runs(tmp_path: Path, trace: Path) -> None:
+def test_the_digest_is_checked_before_anything_runs(
+    tmp_path: Path, trace: Path, monkeypatch
+) -> None:
     text = EVIL.format(trace=str(trace))
     for name in ("evil.py", "pack/evil.py", "pack/__init__.py"):
         file = tmp_path / "elsewhere" / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(text + "# changed\n")
     folder = foreign(tmp_path / "store", text, "")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path / "elsewhere")
     for source in (f"{tmp_path}/elsewhere/evil.py:Mine", "elsewhere.pack.evil:Mine"):
         point(folder, source)
-        found = ithbit.verify(all_runs=True, store="store", device="cpu")
+        found = ithbit.verify(all_runs=True, store=tmp_path / "store", device="cpu")
         assert "has changed" in found.set_aside[0]
         assert not trace.exists()
 

@@ -143,6 +143,20 @@ def test_torn_files_and_files_that_are_none(
             load_rows(tmp_path)
 
 
+def test_a_table_at_which_its_reader_panics_is_a_sentence(
+    tmp_path: Path, mixed_records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some damaged bytes make polars panic, which is no `Exception`."""
+
+    def panic(path: Path) -> None:
+        raise pl.exceptions.PanicException("called `Option::unwrap()` on a `None` value")
+
+    export(mixed_records, tmp_path, "parquet")
+    monkeypatch.setattr(pl, "read_parquet", panic)
+    with pytest.raises(StoreError, match=r"runs\.parquet cannot be read as parquet"):
+        load_rows(tmp_path)
+
+
 def test_columns_of_another_type_twice_a_run_and_two_tables(
     tmp_path: Path, mixed_records: Records
 ) -> None:

@@ -89,6 +89,7 @@ def test_all_problems_of_a_file_are_said_at_once(tmp_path: Path) -> None:
         (("max_epochs = 7", "max_epochs = 0"), "max_epochs must be at least 1, got 0"),
         (('["rhi", "lhi"]', '["middle"]'), "unknown task 'middle'"),
         (("n = 4", "n = [4"), "not valid TOML"),
+        (("n = 4", f"n = {'[' * 100_000}"), "not valid TOML"),
     ],
 )
 def test_wrong_values_are_named(change: tuple[str, str], said: str, tmp_path: Path) -> None:

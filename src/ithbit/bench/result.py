@@ -13,10 +13,13 @@ from typing import Any
 from ithbit.display import COLUMNS, aligned, wrapped
 from ithbit.errors import StoreError
 from ithbit.families import Task
+from ithbit.store.writing import json_bytes
 
 SCHEMA = 2
 STEPPERS = ("reference", "stacked", "compiled", "kernels")
 _NAMES = ("n", "task", "family", "L", "seeds")
+# What a file of any other content may raise, when it is read or shown.
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,14 @@ def from_json(data: dict[str, Any]) -> BenchResult:
 
 
 def read_result(path: Path) -> BenchResult:
-    """The result in a file."""
+    """The result in a file: one that can be shown and written again."""
     try:
-        return from_json(json.loads(path.read_bytes()))
+        found = from_json(json.loads(path.read_bytes()))
+        _ = result_text(found), json_bytes(found.to_json())
+        return found
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGED as error:
         raise StoreError(
             f"{path} holds no bench result of this version; give a file that "
             "`ithbit bench --json FILE` wrote"

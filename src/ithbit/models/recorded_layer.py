@@ -2,8 +2,9 @@
 
 A run folder is data, and anyone may have written it: its `layer.json` can name any file, and its
 spec the digest of that file. So code is never loaded from inside a store, nor from where a relative
-path or a name leads that the user did not give. What is left is the file that the user trained, at
-its absolute path and with its digest, or a ready-made layer.
+path or a name leads that the user did not give, nor a module in the current folder. What is left is
+the file that the user trained, at its absolute path and with its digest, an installed module, or a
+ready-made layer.
 """
 
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from ithbit.errors import LayerError
 from ithbit.models.layer_source import is_known, learn_from_folder
-from ithbit.models.user_code import module_file
+from ithbit.models.user_code import is_found_elsewhere, module_file
 
 _RUN_FOLDER = re.compile(r".+-[0-9a-f]{12}")
 
@@ -38,6 +39,8 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
                 f"{refused}, a module, and this folder is a store "
                 f"({_reason(around, store)}); go to another one"
             )
+        if not is_found_elsewhere(where):  # else code that came with a store would run beside it
+            raise LayerError(f"{refused}, a module that only this folder may have; {remedy}")
         path = module_file(where)
         if path is None:
             raise LayerError(f"{refused}, a module without a file")

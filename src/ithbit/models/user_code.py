@@ -32,13 +32,29 @@ def look_in(folder: Path) -> None:
 
 
 def module_file(name: str) -> Path | None:
-    """The file of an importable module, None if it has none."""
-    look_in(Path.cwd())
+    """The file of an importable module, None if it has none. The current folder comes last."""
     with explained(f"the module {name} cannot be imported"):
         spec = _module_spec(name)
+        if spec is None:
+            look_in(Path.cwd())
+            spec = _module_spec(name)
     if spec is None:
         raise LayerError(f"the module {name} cannot be imported: there is no such module")
     return Path(spec.origin) if spec.has_location and spec.origin else None
+
+
+def is_found_elsewhere(name: str) -> bool:
+    """Whether a module is found without the current folder, and is the one that is found with it.
+    Nothing is added to where modules are looked for."""
+    kept, here = sys.path[:], Path.cwd().resolve()
+    with explained(f"the module {name} cannot be imported"):
+        found = _module_spec(name)
+        sys.path[:] = [each for each in kept if Path(each).resolve() != here]
+        try:
+            other = _module_spec(name)
+        finally:
+            sys.path[:] = kept
+    return other is not None and found is not None and found.origin == other.origin
 
 
 def _module_spec(name: str) -> ModuleSpec | None:

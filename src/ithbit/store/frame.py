@@ -305,7 +305,7 @@ def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]
             frame = pl.read_csv(path, infer_schema=False)
         else:
             frame = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         first = str(error).partition("\n")[0]
         raise StoreError(
             f"{path} cannot be read as {path.suffix[1:]} ({first}); copy it again"

@@ -570,6 +570,14 @@ def test_small_weights_that_need_much_memory_have_no_bounds(spec) -> None:
     assert kind_of(replace(spec, n_layers=min(spec.n_layers, 2), d_ff=64)) is not None
 
 
+@pytest.mark.parametrize(("n", "width"), [(256, 64), (256, 17), (130, 64)])
+def test_long_and_wide_mamba2_has_no_bounds(n: int, width: int) -> None:
+    """Small weights again: one leaf of the first took 6.8 GB."""
+    assert kind_of(ModelSpec("lhi", "mamba2", n, 2, d_model=width, n_heads=1)) is None
+    assert kind_of(ModelSpec("lhi", "mamba2", n, 2, d_model=16)) is not None
+    assert kind_of(ModelSpec("lhi", "mamba2", 100, 2, d_model=width, n_heads=1)) is not None
+
+
 def test_no_memory_is_a_sentence(monkeypatch) -> None:
     def full(*_: Any) -> None:
         raise MemoryError

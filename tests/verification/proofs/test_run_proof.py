@@ -147,6 +147,40 @@ def test_a_proof_that_was_cut_short_goes_on_where_it_stopped(tmp_path, monkeypat
         read_part(part, sha, 16)
 
 
+def test_a_search_in_numbers_of_8_bits_or_too_deep_is_damaged(tmp_path) -> None:
+    part = tmp_path / "proof.part.safetensors"
+    arrays = {
+        "index": np.arange(2),
+        "bits": np.array([[0, -1], [1, -1]], np.int8),
+        "limits": np.zeros((2, 0, 2)),
+        "functionals": np.zeros((0, 2)),
+    }
+    about = {"format": "ithbit search 1", "weights_sha256": "sha"}
+    deep = save(arrays, about | {"found": "[" * 100_000})
+    data = save(arrays, about | {"found": '{"nodes": 1, "seconds": 1.0}'})
+    end = 8 + int.from_bytes(data[:8], "little")
+    head = data[8:end].replace(b'"I8"', b'"F8_E4M3"')
+    for each in (deep, len(head).to_bytes(8, "little") + head + data[end:]):
+        part.write_bytes(each)
+        with pytest.raises(CertificateError, match="it is damaged"):
+            read_part(part, "sha", 2)
+
+
+@pytest.mark.parametrize("name", ["bounds_for", "search"])
+def test_bounds_that_need_too_much_memory_are_a_sentence(tmp_path, monkeypatch, name) -> None:
+    """Weights of one layer fit any n, and their bounds grow with its square."""
+
+    def full(*_, **__):
+        raise MemoryError
+
+    run, weights = read(folders("rhi_n16_softmax-full_*_s0-*")[0])
+    monkeypatch.setattr(f"ithbit.verification.proofs.run_proof.{name}", full)
+    said: list[str] = []
+    found, _ = search_proof(run, weights, tmp_path / "proof.json", say=said.append)
+    assert found.outcome == "no bounds"
+    assert "more memory than there is" in said[0]
+
+
 def test_float32_runs_are_above_their_bound(rng) -> None:
     """As torch runs them, in a batch: no string of a node is below, and the error is not 0."""
     widths = []

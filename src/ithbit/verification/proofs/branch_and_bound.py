@@ -33,6 +33,11 @@ _SAMPLES = 256  # for each index
 _SPOKEN = 0.2  # seconds between two reports of progress
 _NEW = -2  # in place of the bit to fix next: not bounded yet
 _NEAR = 0.9  # of the least margin met
+# How a file of a search may fail to be read; numpy has no attribute for numbers of 8 bits.
+_DAMAGED = (
+    *(OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError),
+    *(AttributeError, RecursionError),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +259,7 @@ def read_part(path: Path, weights_sha256: str, n: int) -> tuple[Found, FloatArra
             index, bits, limits, functionals = (file.get_tensor(name) for name in names)
         numbers = json.loads(about["found"])
         nodes, seconds = numbers["nodes"], float(numbers["seconds"])
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except _DAMAGED as error:
         raise CertificateError(f"it is damaged: {str(error)!r:.200}") from error
     kinds = [each.dtype.kind for each in (index, bits, limits, functionals)]
     shapes = (index.shape, bits.shape, limits.shape, functionals.shape)

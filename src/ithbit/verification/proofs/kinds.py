@@ -31,6 +31,7 @@ _STATES = 4 * _STATE  # of those of all its layers
 _HIDDEN = 1 << 26  # numbers of the sets of all feed-forward parts, at most
 _BALLS = 1 << 23  # of one, in balls
 _WIDEST = 64  # width and state of Mamba2
+_SUMS = 70_000_000  # numbers that its first sums add up, in balls; 2 GB with what is made of them
 
 Params = Mapping[str, FloatArray]
 
@@ -96,6 +97,8 @@ def _is_gru(spec: ModelSpec) -> bool:
 
 def _is_mamba2(spec: ModelSpec) -> bool:
     fits = spec.n_bits <= LONGEST and max(spec.d_model, spec.d_state) <= _WIDEST
+    # For each two places, each two values of three bits and each channel.
+    fits = fits and (spec.n_bits + 2) ** 2 * 64 * spec.d_model <= _SUMS
     return spec.family == "mamba2" and spec.n_layers == 2 and spec.task == "lhi" and fits
 
 

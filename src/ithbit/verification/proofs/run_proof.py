@@ -166,13 +166,20 @@ def search_proof(
         bounds = bounds_for(run.model, params, None if start is None else start[1])
     except (NoBoundsError, CertificateError, ArithmeticError):
         return Proof("no bounds"), None
+    except MemoryError:
+        say(f"the bounds of {run.name} need more memory than there is")
+        return Proof("no bounds"), None
 
     def keep(found: Found) -> None:
         with suppress(OutputError):
             write_output(part, part_of(found, bounds.functionals, sha))
 
     first = start and start[0]
-    found = search(bounds, seconds, watch, first, keep, tighten=kind.tighten)
+    try:
+        found = search(bounds, seconds, watch, first, keep, tighten=kind.tighten)
+    except MemoryError:
+        say(f"the search for a proof of {run.name} needs more memory than there is")
+        return Proof("no bounds"), None
     if found.outcome == "open":
         keep(found)
     else:
