@@ -23,10 +23,10 @@ _IDLE = 0.1
 
 
 # One row is tried of inputs for which it may take this share of the time left, or so many seconds.
-_DEAR, _CHEAP = 0.08, 0.25
+_DEAR, _CHEAP = 0.03, 0.1
 
 
-_MOST_ROWS, _MOST_PAIRS = 130, 1_500_000  # in one call: of inputs, and of their pairs of tokens
+_MOST_ROWS, _MOST_PAIRS = 32, 1_500_000  # in one call: of inputs, and of their pairs of tokens
 _MEMORY, _SMALL = 700 << 20, 8 << 20  # bytes for the rows of one call, and what needs no counting
 
 
@@ -157,7 +157,8 @@ class CheckRun:
         return [length for length in lengths if self.takes(length, caller)]
 
     def rows(self, length: int) -> int:
-        """How many rows go into one call: fewer where a row takes long, or much memory."""
+        """How many rows go into one call: fewer where a row takes long, or much memory. A power
+        of two, so that calls of one length compare with the same first inputs."""
         if self.mixes:
             return 1
         most = max(8, min(_MOST_ROWS, _MOST_PAIRS // length**2))
@@ -165,7 +166,7 @@ class CheckRun:
             most = min(most, int(max(0.05 * self.clock.left, 0.2) / seconds))
         if self.memory.get(length, 0) > _SMALL:
             most = min(most, _MEMORY // self.memory[length])
-        return max(1, most)
+        return 1 << max(1, most).bit_length() - 1
 
     def near(self, out: Tensor, unit: float | None = None) -> float:
         """More than rounding gives where one thing is computed in one shape."""
