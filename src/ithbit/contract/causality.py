@@ -20,7 +20,7 @@ LENGTHS = (
     *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1024, 1025),
 )
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
-_LONG = (300, 640)  # every cut is tried where that costs little
+_LONG, _QUICK = (300, 640), 0.001  # every cut is tried of rows that take less than so many seconds
 _FAR = 1000  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
 _NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
@@ -86,7 +86,10 @@ def _searched(run: CheckRun) -> Finding | None:
     for dense in (False, True):
         for length in LENGTHS:
             share = 0.45 if dense else 0.65  # of the time, from which on the rest is for others
-            if run.clock.left < share * total or (dense and length not in _DENSE):
+            if dense and length not in _DENSE:
+                continue
+            if run.clock.left < share * total:
+                run.too_slow |= set() if dense else {length}
                 continue
             if not run.takes(length):
                 continue
@@ -102,8 +105,11 @@ def _searched(run: CheckRun) -> Finding | None:
         if seen := look("every", full, cuts):
             return finding_of(run, caller, "causal", seen)
     for length in _LONG:  # where all cuts cost little
-        cheap = run.takes(length) and run.taken[length] * length < 0.06 * run.clock.left
-        if cheap and not run.mixes and (seen := look("every", length, list(range(1, length)))):
+        if run.clock.left < 0.4 * total or run.mixes or not run.takes(length):
+            continue
+        if run.seconds_of(length) < _QUICK and (
+            seen := look("every", length, list(range(1, length)))
+        ):
             return finding_of(run, caller, "causal", seen)
     small = longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
     cuts = [cut for cut in (1, 2, small // 4, small // 2, small - 2, small - 1) if 0 < cut < small]
@@ -195,7 +201,7 @@ def check_dtypes(run: CheckRun) -> None:
 def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
     caller(run.draw("dtype", 1, run.short))
     exact, done = run.exact, list[int]()
-    for length in (17, 65, 64, 130, 257, 1025):
+    for length in (17, 65, 64, 130, 257, 1025 if clause == "float32" else 513):
         if not run.takes(length) or (run.clock.left < 0 and len(done) > 1):
             continue
         cuts = border_cuts(length) if length in _NARROW else few_cuts(length)[1:]

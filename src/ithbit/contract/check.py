@@ -133,8 +133,8 @@ def _remarks(run: CheckRun) -> list[str]:
     if run.refused:
         lengths = ", ".join(map(str, sorted(run.refused)))
         found.append(f"refuses lengths {lengths}: {run.refused[min(run.refused)]}")
-    if run.too_slow:
-        lengths = ", ".join(map(str, sorted(run.too_slow)))
+    if untried := sorted(run.too_slow - run.lengths):
+        lengths = ", ".join(map(str, untried))
         found.append(f"too slow for lengths {lengths}: these were not tried")
     if run.clock.left < 0:
         found.append(f"the {run.settings.seconds:g} seconds were over: less was tried than usual")
