@@ -1,8 +1,11 @@
 """How much a check tries: the same for a seed, and less of a slow layer, which the report says."""
 
+import random
 import time
 
+import numpy as np
 import pytest
+import torch
 from tests.support.broken_layers import BlockMean64
 from tests.support.correct_layers import FourierInSteps, RunningMean
 from tests.support.paths import SUPPORT
@@ -60,6 +63,23 @@ def test_a_seed_tries_the_same_however_many_rows_go_into_a_call(
     one = check_contract(BlockMean64, CheckSettings(seed=4))
     monkeypatch.setattr(CheckRun, "rows", lambda run, length: 2)
     other = check_contract(BlockMean64, CheckSettings(seed=4))
+    assert one.findings() == other.findings() != []
+
+
+class FromNumPy(nn.Module):
+    """Weights that torch's seed does not fix, and a leak."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        weight = np.random.standard_normal(width) + random.random()
+        self.weight = nn.Parameter(torch.tensor(weight))
+
+    def forward(self, x):
+        return (x * self.weight).flip(1)
+
+
+def test_a_seed_fixes_weights_from_everywhere() -> None:
+    one, other = (check_contract(FromNumPy, CheckSettings(seed=4)) for _ in range(2))
     assert one.findings() == other.findings() != []
 
 

@@ -61,6 +61,8 @@ class Caller:
     def _made(self, n_tokens: int) -> nn.Module:
         self.beat("it is built")
         torch.manual_seed(self.seed)
+        random.seed(self.seed)
+        np.random.seed(self.seed)
         with watched("it is built", building=True):
             module = self.subject.make(n_tokens)
         if any(nn.parameter.is_lazy(value) for value in module.parameters()):

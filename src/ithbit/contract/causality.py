@@ -20,7 +20,8 @@ LENGTHS = (
     *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1024, 1025),
 )
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
-_LONG, _QUICK = (300, 640), 0.001  # every cut is tried of rows that take less than so many seconds
+# Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
+_LONG, _QUICK = ((300, 1), (513, 300)), 0.001
 _FAR = 1000  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
 _NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
@@ -104,12 +105,11 @@ def _searched(run: CheckRun) -> Finding | None:
         cuts = list(range(1, full)) if not run.mixes else list(range(1, full, 9))
         if seen := look("every", full, cuts):
             return finding_of(run, caller, "causal", seen)
-    for length in _LONG:  # where all cuts cost little
+    for length, first in _LONG:
         if run.clock.left < 0.4 * total or run.mixes or not run.takes(length):
             continue
-        if run.seconds_of(length) < _QUICK and (
-            seen := look("every", length, list(range(1, length)))
-        ):
+        quick = run.taken[length] < 2 * _QUICK and run.seconds_of(length) < _QUICK
+        if quick and (seen := look("every", length, list(range(first, length)))):
             return finding_of(run, caller, "causal", seen)
     small = longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
     cuts = [cut for cut in (1, 2, small // 4, small // 2, small - 2, small - 1) if 0 < cut < small]

@@ -19,7 +19,7 @@ from ithbit.contract.watching import CannotCheckError
 from ithbit.models.user_code import FAILURES, error_text
 
 PREFIXES = (*(1, 2, 3, 7, 16, 17, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 192, 200, 255, 256),)
-_LONG_PREFIXES = (17, 256, 257, 300, 511, 512, 513, 1000, 1024)
+_LONG_PREFIXES = (17, 256, 257, 300, 512, 513, 1024)
 _FEWEST = 8  # prefixes that are tried even if time is over
 _WHOLE, _LONG = (257, 256, 130, 128, 64, 32, 16), (1025, 1024, 513, 512)
 
