@@ -66,7 +66,7 @@ def test_a_wrong_option_is_one_sentence(ithbit, given: tuple[object, object]) ->
 
 def test_the_parent_imports_no_torch() -> None:
     program = (
-        "import sys, ithbit.cli, ithbit.api.checking, ithbit.contract.child\n"
+        "import sys, ithbit.cli.commands, ithbit.api.checking, ithbit.contract.child\n"
         "ithbit.api.checking.settings_of('gru', 16, 1, 0, None, 'float64', 'auto')\n"
         "print('torch' in sys.modules)"
     )

@@ -36,12 +36,11 @@ class Caller:
     # As built, by the number of tokens: shared by all that are like this one.
     first: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     # The latest inputs and their outputs, which other futures are compared with.
-    kept_key: tuple[Any, ...] = field(default=(), repr=False)
-    kept: tuple[Tensor, Tensor] = field(default=(torch.empty(0), torch.empty(0)), repr=False)
+    kept: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def like(self, **changes: Any) -> "Caller":
         """Another one, new, that differs in some ways."""
-        return replace(self, _modules={}, kept_key=(), **changes)
+        return replace(self, _modules={}, kept={}, **changes)
 
     def build(self, n_tokens: int) -> nn.Module:
         """The layer as new: a copy of that built first, so that its weights are the same, whatever
@@ -62,6 +61,8 @@ class Caller:
     def _made(self, n_tokens: int) -> nn.Module:
         self.beat("it is built")
         torch.manual_seed(self.seed)
+        random.seed(self.seed)
+        np.random.seed(self.seed)
         with watched("it is built", building=True):
             module = self.subject.make(n_tokens)
         if any(nn.parameter.is_lazy(value) for value in module.parameters()):
@@ -97,7 +98,7 @@ class Caller:
     def raw(self, module: nn.Module, x: Tensor, seed: int = 1) -> Tensor:
         """One call."""
         self.beat(f"it reads an input of shape {tuple(x.shape)}")
-        torch.manual_seed(seed)
+        seed_torch(seed, self.device)
         random.seed(seed)
         np.random.seed(seed)
         with watched(f"it reads an input of shape {tuple(x.shape)}"):
@@ -170,6 +171,14 @@ _MOVING = (
     "            step = torch.randn(p.shape, generator=h) * 0.2",
     "            p.add_(step.to(p) / max(p.shape[-1:] or (1,)) ** 0.5)",
 )
+
+
+def seed_torch(seed: int, device: str) -> None:
+    """What `torch.manual_seed` does, which notes each call's place for devices not in use."""
+    if device == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def reseeds(caller: Caller, x: Tensor) -> str | None:

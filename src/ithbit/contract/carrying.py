@@ -6,6 +6,7 @@ stays in one place for many cuts.
 """
 
 import torch
+from torch import Tensor
 
 from ithbit.contract.causality import longest_of
 from ithbit.contract.checking import CheckRun
@@ -14,10 +15,11 @@ from ithbit.contract.findings import Finding
 from ithbit.contract.leaks import late_rows
 
 _HELD = 8  # neighbouring cuts whose effect ends at one output
+_APART = 4  # cuts that are looked at first: two of them are among any `_HELD` neighbours
 _DRAWS = 6
 _SPENT = 0.3  # of the time, after which no longer inputs are tried
 _EVERY = (130, 128, 64, 32, 16)
-_LONGER = ((280, 247, 259), (540, 503, 515), (1040, 1015, 1027))  # length and cuts, for one border
+_LONGER = ((257, 247, 257), (513, 503, 513), (1025, 1015, 1025))  # length and cuts, for one border
 
 
 def check_carries(run: CheckRun) -> None:
@@ -43,33 +45,39 @@ def check_carries(run: CheckRun) -> None:
 def _walls(run: CheckRun, length: int, cuts: list[int]) -> list[int]:
     """Outputs (from 0) at which the effect of the past ends for many cuts, in every draw and for
     some entry of the output."""
+    if not _held(_last(run, 0, length, cuts[::_APART]), length, _HELD // _APART):
+        return []
     walls: set[tuple[int, int]] | None = None  # output and entry
     for draw in range(_DRAWS):
-        x, y = run.draw(f"carries {draw}", 2, length)
-        base, last = None, []
-        late = late_rows(length, torch.tensor(cuts))
-        for part in late.split(run.rows(length)):
-            copies = x.expand(len(part), -1, -1)
-            if base is None or len(base) != len(part):
-                base = run.caller(copies)
-            changed = apart(run.caller(torch.where(part[..., None], copies, y)), base) > 0
-            changed = changed.flatten(2) & part[..., None]
-            index = torch.arange(length)[:, None].expand_as(changed)
-            last.append(torch.where(changed, index, -1).amax(1))
-        found = _held(torch.cat(last), length)
+        found = _held(_last(run, draw, length, cuts), length, _HELD)
         walls = found if walls is None else walls & found
         if not walls:
             return []
     return sorted({output for output, _ in walls or ()})
 
 
-def _held(last: torch.Tensor, length: int) -> set[tuple[int, int]]:
-    """Outputs, by entry, that stay the last for `_HELD` neighbouring cuts."""
+def _last(run: CheckRun, draw: int, length: int, cuts: list[int]) -> Tensor:
+    """The last output (from 0) that changes when the past before each cut does, by entry."""
+    x, y = run.draw(f"carries {draw}", 2, length)
+    base, last = None, []
+    for part in late_rows(length, torch.tensor(cuts)).split(run.rows(length)):
+        copies = x.expand(len(part), -1, -1)
+        if base is None or len(base) != len(part):
+            base = run.caller(copies)
+        changed = apart(run.caller(torch.where(part[..., None], copies, y)), base) > 0
+        changed = changed.flatten(2) & part[..., None]
+        index = torch.arange(length)[:, None].expand_as(changed)
+        last.append(torch.where(changed, index, -1).amax(1))
+    return torch.cat(last)
+
+
+def _held(last: Tensor, length: int, least: int) -> set[tuple[int, int]]:
+    """Outputs, by entry, that stay the last for so many neighbouring cuts at least."""
     found: set[tuple[int, int]] = set()
     for entry, channel in enumerate(last.unbind(1)):
         for value in set(channel.tolist()) - {length - 1, -1}:
             held = (channel == value).nonzero().flatten()
-            if len(held) >= _HELD and int(held[-1] - held[0]) == len(held) - 1:
+            if len(held) >= least and int(held[-1] - held[0]) == len(held) - 1:
                 found.add((int(value), entry))
     return found
 

@@ -20,23 +20,36 @@ LENGTHS = (
     *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1024, 1025),
 )
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
-_LONG = (300, 640)  # every cut is tried where that costs little
+# Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
+_LONG, _QUICK = ((300, 1), (513, 300)), 0.001
+_FAR = 1000  # tokens from which on a few cuts are tried alone
+_ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
+_NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
 _DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
 
 
 def few_cuts(length: int) -> list[int]:
-    """Both ends and the middle."""
+    """Both ends and the middle; the first end at odd lengths alone where they are long."""
     cuts = {1, length // 2, length // 2 + 1, length - 1}
+    if length >= _FAR:
+        cuts = {1, length // 2 + 1, length - 1} if length % 2 else {length // 2, length - 1}
     return sorted(cut for cut in cuts if 0 < cut < length)
 
 
 def border_cuts(length: int) -> list[int]:
-    """The ends, and the borders of chunks of usual sizes, one off on either side."""
-    sizes = (4, 8, 16, 32, 64, 128) if length <= 130 else (32, 64, 128, 256, 512)
-    times = (1, 2, 3) if length <= 300 else (1, 2)
-    borders = {size * k + off for size in sizes for k in times for off in (-1, 0, 1)}
-    ends = {1, 2, 3, length // 3, length // 2, length - length // 8, length - 2, length - 1}
+    """The ends, and the borders of chunks of usual sizes, one off on either side: at long lengths
+    those of the larger chunks, since shorter inputs show the others."""
+    sizes = [4, 8, 16, 32, 64, 128] if length <= 130 else [32, 64, 128, 256]
+    if length > 300:
+        sizes = [256, 512]
+    borders = {size * k + off for size in sizes for k in (1, 2, 3) for off in (-1, 0, 1)}
     fixed = {10, 20, 48, 50, 96, 100, 192, 200, 300}
+    ends = {1, 2, 3, length // 3, length // 2, length - length // 8, length - 2, length - 1}
+    if length == 300:  # borders in tens
+        borders = {size * k + off for size in (50, 60) for k in range(6) for off in (-1, 0, 1)}
+        fixed, ends = {80, 160, 192, 240, 255, 256, 257}, {2, length - 2}
+    if length > 300:
+        fixed, ends = {300, 400}, {2, length - 2}
     return sorted(cut for cut in borders | ends | fixed if 0 < cut < length)
 
 
@@ -74,7 +87,10 @@ def _searched(run: CheckRun) -> Finding | None:
     for dense in (False, True):
         for length in LENGTHS:
             share = 0.45 if dense else 0.65  # of the time, from which on the rest is for others
-            if run.clock.left < share * total or (dense and length not in _DENSE):
+            if dense and length not in _DENSE:
+                continue
+            if run.clock.left < share * total:
+                run.too_slow |= set() if dense else {length}
                 continue
             if not run.takes(length):
                 continue
@@ -89,9 +105,11 @@ def _searched(run: CheckRun) -> Finding | None:
         cuts = list(range(1, full)) if not run.mixes else list(range(1, full, 9))
         if seen := look("every", full, cuts):
             return finding_of(run, caller, "causal", seen)
-    for length in _LONG:  # where all cuts cost little
-        cheap = run.takes(length) and run.taken[length] * length < 0.06 * run.clock.left
-        if cheap and not run.mixes and (seen := look("every", length, list(range(1, length)))):
+    for length, first in _LONG:
+        if run.clock.left < 0.4 * total or run.mixes or not run.takes(length):
+            continue
+        quick = run.taken[length] < 2 * _QUICK and run.seconds_of(length) < _QUICK
+        if quick and (seen := look("every", length, list(range(first, length)))):
             return finding_of(run, caller, "causal", seen)
     small = longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
     cuts = [cut for cut in (1, 2, small // 4, small // 2, small - 2, small - 1) if 0 < cut < small]
@@ -104,6 +122,8 @@ def _searched(run: CheckRun) -> Finding | None:
     with run.attempt("gradient"):
         if moved(run.draw("moved", 2, small)).isfinite().all():
             for length in [small, *run.lengths_taken([257])]:
+                if length > small and run.clock.left < 0.3 * total:
+                    continue
                 if seen := look("moved", length, border_cuts(length), moved):
                     how = ", at weights moved from their first values"
                     return finding_of(run, moved, "causal", seen, how)
@@ -111,19 +131,18 @@ def _searched(run: CheckRun) -> Finding | None:
     return None
 
 
-def check_any_cut(run: CheckRun, seconds: float) -> None:
-    """Random lengths and cuts for as long as there is time."""
-    if run.leaks or run.clock.left <= 0 or run.outcome_of("causal") != "kept":
+def check_any_cut(run: CheckRun) -> None:
+    """Random lengths and cuts: so many, not so long, so that a seed tries the same."""
+    if run.leaks or run.outcome_of("causal") != "kept":
         return
     g = torch.Generator().manual_seed(run.seed("any"))
-    until, number = run.clock.spent + min(seconds, run.clock.left), 0
     with run.attempt("causal"):
-        while run.clock.spent < until:
-            number += 1
-            times = (1, 1, 8, 16)[int(torch.randint(0, 4, (), generator=g))]
+        for number in range(_ANY[not run.exact]):
+            times = (1, 4, 8, 16)[number % 4]
             length = int(torch.randint(2, 40, (), generator=g)) * times
             cuts = sorted({int(k) for k in torch.randint(1, length, (12,), generator=g)})
-            if not run.takes(length):
+            cuts = cuts[number % 2 :: 2] or cuts if length > 300 else cuts
+            if run.clock.left < 0 or length > max(run.lengths) or not run.takes(length):
                 continue
             if seen := search(run, run.caller, f"any {number}", length, cuts):
                 run.results.pop("causal", None)
@@ -152,7 +171,8 @@ def check_training(run: CheckRun) -> None:
                 return run.skip("train-eval", "random in training mode at a fixed seed too")
         done: list[int] = []
         for length in lengths:
-            for cuts, rows in ((few_cuts(length), 1), (border_cuts(length), None)):
+            several = border_cuts(length) if length in (17, 65) else few_cuts(length)
+            for cuts, rows in ((few_cuts(length), 1), (several, None)):
                 if run.clock.left < 0 or (length > 65 and rows == 1 and not run.mixes):
                     continue
                 if rows is None and (run.mixes or caller.fresh):
@@ -183,10 +203,10 @@ def check_dtypes(run: CheckRun) -> None:
 def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
     caller(run.draw("dtype", 1, run.short))
     exact, done = run.exact, list[int]()
-    for length in (17, 65, 64, 130, 257, 513, 1025):
+    for length in (17, 65, 64, 130, 257, 1025):
         if not run.takes(length) or (run.clock.left < 0 and len(done) > 1):
             continue
-        cuts = border_cuts(length) if length <= 300 else few_cuts(length)
+        cuts = border_cuts(length) if length in _NARROW else few_cuts(length)[1:]
         if run.mixes:
             cuts = cuts[:: max(1, len(cuts) // 6)]
         kinds = FUTURES[:3] + FUTURES[12:]

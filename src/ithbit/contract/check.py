@@ -22,15 +22,15 @@ from ithbit.contract.clauses import CLAUSE_NAMES, CLAUSES
 from ithbit.contract.findings import CheckSettings, ContractReport, Coverage
 from ithbit.contract.gradients import check_gradient
 from ithbit.contract.inputs import drawn
+from ithbit.contract.prefixes import check_length
 from ithbit.contract.repeats import check_at_last, check_repeats
-from ithbit.contract.shapes import check_length, check_step
+from ithbit.contract.shapes import check_step
 from ithbit.contract.signatures import find_call
 from ithbit.contract.watching import CannotCheckError
 from ithbit.errors import LayerError
 from ithbit.models.user_code import FAILURES, error_text
 
 _LENGTHS = (17, 16, 64, 65, 32, 128, 256, 8, 4, 12, 10, 20, 50, 100)
-_ANY_SECONDS = 0.4  # for random lengths and cuts, at the end
 
 
 def check_contract(
@@ -85,7 +85,7 @@ def _checked(
     check_step(run)
     check_gradient(run)
     check_carries(run)
-    check_any_cut(run, _ANY_SECONDS)
+    check_any_cut(run)
     check_at_last(run)
     return run
 
@@ -133,11 +133,9 @@ def _remarks(run: CheckRun) -> list[str]:
     if run.refused:
         lengths = ", ".join(map(str, sorted(run.refused)))
         found.append(f"refuses lengths {lengths}: {run.refused[min(run.refused)]}")
-    untried = sorted(set(run.too_slow) - set(run.lengths))
-    if untried:
-        found.append(f"too slow for lengths {', '.join(map(str, untried))}: these were not tried")
-    elif run.too_slow:
-        found.append(f"slow: lengths from {min(run.too_slow)} on were tried less often")
+    if untried := sorted(run.too_slow - run.lengths):
+        lengths = ", ".join(map(str, untried))
+        found.append(f"too slow for lengths {lengths}: these were not tried")
     if run.clock.left < 0:
         found.append(f"the {run.settings.seconds:g} seconds were over: less was tried than usual")
     return found

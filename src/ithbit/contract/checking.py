@@ -23,10 +23,11 @@ _IDLE = 0.1
 
 
 # One row is tried of inputs for which it may take this share of the time left, or so many seconds.
-_DEAR, _CHEAP = 0.08, 0.25
+_DEAR, _CHEAP = 0.05, 0.2
+_SHORT = 32  # tokens up to which a call takes as long as for fewer
 
 
-_MOST_ROWS, _MOST_PAIRS = 130, 1_500_000  # in one call: of inputs, and of their pairs of tokens
+_MOST_ROWS, _MOST_PAIRS = 32, 1_500_000  # in one call: of inputs, and of their pairs of tokens
 _MEMORY, _SMALL = 700 << 20, 8 << 20  # bytes for the rows of one call, and what needs no counting
 
 
@@ -129,12 +130,11 @@ class CheckRun:
         shorter = [length for length in self.taken if length < n_tokens]
         if shorter and caller is None:
             last = max(shorter)
-            expected = self.taken[last] * (n_tokens / last) ** 2
+            times = (max(n_tokens, _SHORT) / max(last, _SHORT)) ** 2
+            expected = self.taken[last] * times
             if expected > max(_DEAR * self.clock.left, _CHEAP):
-                began = time.process_time()  # once more: a first call may prepare things
-                self.caller(self.draw("length", 1, last))
-                self.taken[last] = min(self.taken[last], time.process_time() - began)
-                expected = self.taken[last] * (n_tokens / last) ** 2
+                # Once more: a first call may prepare things.
+                expected = self.seconds_of(last) * times
             if expected > max(_DEAR * self.clock.left, _CHEAP):
                 self.too_slow.add(n_tokens)
                 return False
@@ -152,12 +152,21 @@ class CheckRun:
             self.memory[n_tokens] = _peak_memory() - held
         return True
 
+    def seconds_of(self, n_tokens: int) -> float:
+        """How long one row of a length that the layer takes lasts: the least of three calls."""
+        for _ in range(2):
+            began = time.process_time()
+            self.caller(self.draw("length", 1, n_tokens))
+            self.taken[n_tokens] = min(self.taken[n_tokens], time.process_time() - began)
+        return self.taken[n_tokens]
+
     def lengths_taken(self, lengths: Iterable[int], caller: Caller | None = None) -> list[int]:
         """Those of the lengths that the layer takes."""
         return [length for length in lengths if self.takes(length, caller)]
 
     def rows(self, length: int) -> int:
-        """How many rows go into one call: fewer where a row takes long, or much memory."""
+        """How many rows go into one call: fewer where a row takes long, or much memory. A power
+        of two, so that calls of one length compare with the same first inputs."""
         if self.mixes:
             return 1
         most = max(8, min(_MOST_ROWS, _MOST_PAIRS // length**2))
@@ -165,7 +174,7 @@ class CheckRun:
             most = min(most, int(max(0.05 * self.clock.left, 0.2) / seconds))
         if self.memory.get(length, 0) > _SMALL:
             most = min(most, _MEMORY // self.memory[length])
-        return max(1, most)
+        return 1 << max(1, most).bit_length() - 1
 
     def near(self, out: Tensor, unit: float | None = None) -> float:
         """More than rounding gives where one thing is computed in one shape."""

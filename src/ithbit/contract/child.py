@@ -5,13 +5,12 @@ without end ends that process and not the user's, and gets a sentence.
 lines of JSON to a pipe: what it does next, and at last the report.
 """
 
+import gc
 import json
 import os
 import select
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,11 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from ithbit.contract.child_process import ChildProcess, child_process
 from ithbit.contract.findings import CheckSettings, ContractReport, report_from_json
 
 _GIB = 1 << 30
 _POLL = 0.05  # seconds between looks at the child
-_PROGRAM = "from ithbit.contract.child import main; main()"
 
 
 @dataclass(frozen=True)
@@ -58,40 +57,17 @@ def report_of_child(
 ) -> ContractReport:
     """The report of a child that checks something named; a reason it cannot be checked, if the
     child ends without one."""
-    began = time.monotonic()
-    request = json.dumps({"kind": kind, "name": name, "settings": asdict(settings)})
-    reading, writing = os.pipe()
-    with tempfile.TemporaryFile() as output, os.fdopen(reading, "rb", buffering=0) as pipe:
-        try:
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, str(writing), request, str(limits.memory)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(writing,),
-                start_new_session=True,
-                env=_environment(),
-            )
-        finally:
-            os.close(writing)
-        try:
-            watch = _Watch(child.pid, limits)
-            report = watch.follow(pipe)
-            reason = "" if report is not None else watch.reason or _ending(child, watch, output)
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+    began, child = time.monotonic(), child_process()
+    try:
+        child.send(json.dumps({"kind": kind, "name": name, "settings": asdict(settings)}))
+        watch = _Watch(child.process.pid, limits)
+        report = watch.follow(child.pipe)
+        reason = "" if report is not None else watch.reason or _ending(child, watch)
+    finally:
+        child.end()
     if report is not None:
         return report
     return ContractReport(name, settings=settings, seconds=time.monotonic() - began, cannot=reason)
-
-
-def _environment() -> dict[str, str]:
-    """One thread, and this very package."""
-    here = str(Path(__file__).parents[2])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
 class _Watch:
@@ -148,16 +124,16 @@ def _line(line: bytes) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _ending(child: "subprocess.Popen[bytes]", watch: _Watch, output: IO[bytes]) -> str:
+def _ending(child: ChildProcess, watch: _Watch) -> str:
     """Why a child ended without a report."""
-    status = child.wait()
+    status = child.process.wait()
     when = f" when {watch.doing}" if watch.doing else " when its code is imported"
     if status < 0:
         with suppress(ValueError):
             return f"its process was ended by {signal.Signals(-status).name}{when}"
         return f"its process was ended by signal {-status}{when}"
-    output.seek(0)
-    lines = output.read()[-2000:].decode(errors="replace").strip().splitlines()
+    child.output.seek(0)
+    lines = child.output.read()[-2000:].decode(errors="replace").strip().splitlines()
     last = f": {lines[-1]}" if lines and status not in (0, 3) else ""
     return f"it ends its process (status {status}){when}{last}"
 
@@ -180,9 +156,17 @@ def _memory(pid: int) -> int:
 
 
 def main() -> None:
-    """The child: arguments are the pipe, the request and the memory allowed."""
+    """The child: its argument is the pipe. It imports what a check needs, then reads what to
+    check; none if the parent has ended."""
     pipe = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
-    request = json.loads(sys.argv[2])
+
+    gc.freeze()
+    gc.enable()
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    request = json.loads(line)
     settings = request["settings"]
     chosen = CheckSettings(**settings | {"allow": tuple(settings["allow"])})
 

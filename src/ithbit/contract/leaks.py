@@ -26,6 +26,7 @@ from ithbit.contract.inputs import BASES, FUTURES, Drawing
 _CONFIRMED, _SHARE = 48, 0.125  # other inputs, and the share of them that confirms a leak by size
 _UNSTEADY = 8  # rows that move by a few units
 _NARROWED = 48  # later tokens that are changed one by one
+_FIRST = 8  # first inputs for the cuts at one length: outputs of these are computed once
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def search(
             break
         some = cuts[start : start + rows]
         drawings = [
-            _drawing(run, place, length, cut, k, start, kinds) for k, cut in enumerate(some)
+            _drawing(run, place, length, cut, start + k, kinds) for k, cut in enumerate(some)
         ]
         found = _compared(run, caller, drawings, unit, exact)
         if caller.dtype == run.caller.dtype and not (caller.training or caller.moved):
@@ -80,15 +81,16 @@ def _drawing(
     place: str,
     length: int,
     cut: int,
-    row: int,
-    start: int,
+    number: int,
     kinds: Sequence[tuple[str, str]] | None,
 ) -> Drawing:
+    """The same for a seed, a place and a number, however many rows go into one call."""
     chosen = kinds or FUTURES
-    kind, future = chosen[(start + row + cut) % len(chosen)]
+    kind, future = chosen[(number + number // _FIRST + cut) % len(chosen)]
     # Every other input is ordinary: a leak may need one, or hide in one.
+    row = number % _FIRST
     base = BASES[0 if row % 2 == 0 else row // 2 % len(BASES)]
-    first, second = run.seed("x", length, row), run.seed(place, length, start + row)
+    first, second = run.seed("x", place, length, row), run.seed(place, length, number)
     return Drawing(length, run.width, cut, first, second, base[1], future, kind)
 
 
@@ -102,10 +104,12 @@ def _compared(
 ) -> tuple[Effect, ...]:
     g = torch.Generator().manual_seed(run.seed("jitter"))
     key = tuple((each.base_seed, each.base) for each in drawings)
-    if caller.kept_key != key or caller.fresh:
+    if key not in caller.kept or caller.fresh:
+        if len(caller.kept) >= _FIRST:
+            caller.kept.clear()
         x = torch.stack([drawing.x() for drawing in drawings])
-        caller.kept_key, caller.kept = key, (x, caller(x))
-    x, base = caller.kept
+        caller.kept[key] = x, caller(x)
+    x, base = caller.kept[key]
     y = torch.stack([each.other(row) for each, row in zip(drawings, x, strict=True)])
     found = effects_of_future(
         caller,
@@ -143,19 +147,20 @@ def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float) ->
 
 
 def _unsteadiness(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> float:
-    """How much earlier outputs change if earlier tokens move by a few units: of float32 at least,
-    since what is rounded to steps does not show the precision before them."""
+    """How much earlier outputs change if earlier tokens move by a few units of the largest token:
+    of float32 at least, since what is rounded to steps does not show the precision before them."""
     unit = max(unit, unit_of(torch.float32))
     drawing = seen.drawing
     x = drawing.x()
     y = torch.cat([x[: drawing.cut], drawing.other(x)[drawing.cut :]])
     g = torch.Generator().manual_seed(run.seed("unsteady"))
     most = 0.0
+    step = 4 * unit * float(torch.stack([x, y]).abs().max())
     for row in (x, y):
         same = row.expand(1 if run.mixes else _UNSTEADY, -1, -1)
-        moved = torch.cat(
-            [jittered(same[:, : drawing.cut], 4 * unit, g), same[:, drawing.cut :]], 1
-        )
+        earlier = same[:, : drawing.cut]
+        ways = torch.randint(0, 2, earlier.shape, generator=g) * 2 - 1
+        moved = torch.cat([earlier + step * ways, same[:, drawing.cut :]], 1)
         change = apart(caller(moved), caller(same))[:, : drawing.cut]
         most = max(most, float(change.nan_to_num(0.0, 0.0, 0.0).max()))
     return most

@@ -1,9 +1,4 @@
-"""Clauses that compare calls of different shapes: length (a prefix gives what it gives in the
-whole), step (one token at a time, or in chunks, gives what all at once give), and state.
-
-Sums are taken in another order there, so rounding is estimated from the layer itself: from how far
-its outputs move when its inputs do, and from the precision in which it computes.
-"""
+"""The clauses step (one token at a time, or in chunks, gives what all at once give) and state."""
 
 import inspect
 from dataclasses import dataclass, replace
@@ -16,17 +11,13 @@ from torch.utils._pytree import tree_leaves
 from ithbit.contract.calling import Caller
 from ithbit.contract.causality import longest_of
 from ithbit.contract.checking import CheckRun
-from ithbit.contract.comparison import SMALL_STEP, apart, jittered, tolerance, unit_of
+from ithbit.contract.comparison import apart
 from ithbit.contract.findings import Finding
+from ithbit.contract.prefixes import allowed_at, largest_by_token
 from ithbit.contract.watching import CannotCheckError, watched
 from ithbit.models.user_code import FAILURES, error_text
 
-PREFIXES = (
-    *(1, 2, 3, 7, 16, 17, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 192, 200, 255, 256, 257, 300),
-    *(400, 511, 512, 513, 768, 1000, 1024),
-)
-_FEWEST = 8  # prefixes that are tried even if time is over
-_WHOLE = (513, 512, 257, 256, 130, 128, 64, 32, 16)
+_WHOLE = (130, 128, 64, 32, 16)
 _STATE_NAMES = (
     *("state", "hx", "hidden", "h", "h0", "hidden_state", "cache", "past", "past_key_value"),
     *(
@@ -43,115 +34,6 @@ _FIRST_STATES = (
     *("init_state", "initial_state", "zero_state", "new_state", "init_cache", "get_initial_state"),
     *("initial_states", "begin_state", "empty_state", "start_state", "allocate_state"),
 )
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """How far outputs of the same tokens in another shape may be apart, by token."""
-
-    whole: Tensor
-    by_token: Tensor
-    scale: Tensor  # the largest output so far, by token
-
-
-def allowed_at(run: CheckRun, caller: Caller, x: Tensor) -> Allowed:
-    """What rounding may do to the outputs of x, from two small moves of it."""
-    whole = caller(x)
-    g = torch.Generator().manual_seed(run.seed("small step"))
-    response = torch.zeros(x.shape[1], dtype=torch.float64)
-    for _ in range(2):
-        moved = apart(caller(jittered(x, SMALL_STEP, g)), whole).nan_to_num(0.0, 0.0, 0.0)
-        response = response.maximum(_by_token(moved))
-    finite = torch.where(whole.isfinite(), whole.abs(), 0.0)
-    scale = _by_token(finite).cummax(0).values
-    unit = max(run.unit, unit_of(caller.dtype))
-    return Allowed(whole, tolerance(response.cummax(0).values, scale, unit), scale)
-
-
-def _by_token(values: Tensor) -> Tensor:
-    return values.transpose(0, 1).flatten(1).amax(1)
-
-
-def check_length(run: CheckRun) -> None:
-    """A prefix gives what it gives in the whole."""
-    if run.is_random:
-        return run.skip("length", "random in evaluation mode")
-    if run.leaks:
-        return run.skip("length", "later tokens matter anyway")
-    with run.attempt("length"):
-        made = run.caller.subject.by_length
-        whole = (
-            longest_of(run, (1025, *_WHOLE)) if run.clock.left > 0.6 * run.clock.seconds else None
-        )
-        whole = whole or longest_of(run, _WHOLE)
-        if whole is None:
-            return run.skip("length", "no usual length is taken")
-        rows = 1 if run.mixes else 2
-        done: list[int] = []
-        for draw in ("prefix", "prefix again"):
-            x = run.draw(draw, rows, whole)
-            expected = allowed_at(run, run.caller, x)
-            finding = _prefixes(run, x, expected, done, draw, whole if made else None)
-            if finding is None:
-                break
-            if draw == "prefix again":  # the second input shows it too
-                return run.report(finding)
-        shown = ", ".join(map(str, sorted(set(done))))
-        if not done:
-            return run.skip("length", f"nothing shorter than {whole} tokens is taken")
-        run.keep("length", f"prefixes of {shown} of {whole} tokens")
-    return None
-
-
-def _prefixes(
-    run: CheckRun, x: Tensor, expected: Allowed, done: list[int], draw: str, made: int | None
-) -> Finding | None:
-    rows, whole = x.shape[:2]
-    for k in PREFIXES:
-        if k >= whole or (run.clock.left < 0 and len(done) >= _FEWEST):
-            continue
-        try:
-            part = run.caller(x[:, :k], made)
-        except CannotCheckError:
-            raise
-        except FAILURES as error:
-            run.refused.setdefault(k, error_text(error))
-            continue
-        done.append(k)
-        change = _by_token(apart(part, expected.whole[:, :k]).nan_to_num(0.0, torch.inf, 0.0))
-        over = (change > expected.by_token[:k]).nonzero()
-        if len(over) and _jumps(run, x, change, int(over[0, 0])):
-            continue
-        if len(over):
-            token = int(over[0, 0])
-            scale = float(expected.scale[k - 1])
-            size, noise = (float(each[token]) / scale for each in (change, expected.by_token))
-            code = [
-                *run.caller.run_lines(whole),
-                f"g = torch.Generator().manual_seed({run.seed(draw, rows, whole)})",
-                f"x = torch.randn({rows}, T, D, generator=g, dtype=torch.float64)",
-                f"a, b = run(x)[:, :{k}], run(x[:, :{k}])",
-                f'print("the first {k} outputs change by", float((a - b).abs().max()))',
-            ]
-            return Finding(
-                "length",
-                f"output {token + 1} of {k} tokens differs from that of the same tokens at the "
-                f"start of {whole}: by {size:.1e} of the largest output; rounding allows "
-                f"{noise:.1e}",
-                k, token + 1, k + 1, size, noise, "\n".join(code),
-            )  # fmt: skip
-    return None
-
-
-def _jumps(run: CheckRun, x: Tensor, change: Tensor, token: int) -> bool:
-    """Whether an output lies where rounding moves it to another step: moves of its inputs by a few
-    units of float32 change it as much, and moves sixteen times as large no more."""
-    g = torch.Generator().manual_seed(run.seed("jump"))
-    base, most = run.caller(x), []
-    for size in (2.0**-21, 2.0**-17):
-        moved = [apart(run.caller(jittered(x, size, g)), base)[:, token] for _ in range(4)]
-        most.append(float(torch.stack(moved).nan_to_num(0.0, 0.0, 0.0).max()))
-    return float(change[token]) <= 2 * most[0] and most[1] < 4 * most[0]
 
 
 @dataclass(frozen=True)
@@ -298,9 +180,7 @@ def _numbers(state: Any, batch: int) -> int:
 
 def _step(run: CheckRun, reader: PartReader, declared: int | None) -> None:
     cheap = run.clock.left > 0.5 * run.clock.seconds
-    length = (
-        longest_of(run, (300, 256) if cheap else ()) or longest_of(run, _WHOLE[4:]) or run.short
-    )
+    length = longest_of(run, (300, 256) if cheap else ()) or longest_of(run, _WHOLE) or run.short
     rows = 1 if run.mixes else 2
     ways = [("one token at a time", [1] * length)]
     if reader.several:
@@ -331,10 +211,10 @@ def _step(run: CheckRun, reader: PartReader, declared: int | None) -> None:
         done.append(what)
         if out.dim() != expected.whole.dim():
             out = out.reshape(expected.whole.shape)
-        change = _by_token(apart(out, expected.whole).nan_to_num(0.0, torch.inf, 0.0))
-        over = (change > expected.by_token).nonzero()
-        if len(over):
-            token = int(over[0, 0])
+        change = largest_by_token(apart(out, expected.whole).nan_to_num(0.0, torch.inf, 0.0))
+        over = expected.exceeded(change)
+        if over:
+            token = over[0]
             scale = float(expected.scale[-1])
             size, noise = (float(each[token]) / scale for each in (change, expected.by_token))
             run.report(

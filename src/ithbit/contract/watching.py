@@ -76,13 +76,23 @@ def _state() -> dict[str, Any]:
         "whether torch is deterministic": torch.are_deterministic_algorithms_enabled(),
         "torch's precision of matrix products": torch.get_float32_matmul_precision(),
         "the current folder": _folder(),
-        "the environment": {
-            name: value for name, value in os.environ.items() if not name.startswith(_COMPILERS)
-        },
+        "the environment": _environment(),
         "sys.path": tuple(sys.path),
         "the recursion limit": sys.getrecursionlimit(),
         "functions of torch": _functions(),
     }
+
+
+_LATEST: list[dict[Any, Any]] = [{}, {}]  # the environment as bytes, and as text
+
+
+def _environment() -> dict[str, str]:
+    """The environment without what compilers set; decoded again only if it has changed."""
+    held = getattr(os.environ, "_data", None)
+    if held is None or held != _LATEST[0]:
+        shown = {k: v for k, v in os.environ.items() if not k.startswith(_COMPILERS)}
+        _LATEST[:] = [dict(held or {}), shown]
+    return _LATEST[1]
 
 
 def _folder() -> str:
