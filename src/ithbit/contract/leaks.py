@@ -143,8 +143,9 @@ def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float) ->
 
 
 def _unsteadiness(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> float:
-    """How much earlier outputs change if earlier tokens move by a few units: of float32 at least,
-    since what is rounded to steps does not show the precision before them."""
+    """How much earlier outputs change if earlier tokens move by a few units of the row's largest
+    number, as rounding in sums over all tokens moves them: of float32 at least, since what is
+    rounded to steps does not show the precision before them."""
     unit = max(unit, unit_of(torch.float32))
     drawing = seen.drawing
     x = drawing.x()
@@ -153,8 +154,10 @@ def _unsteadiness(run: CheckRun, caller: Caller, seen: Observed, unit: float) ->
     most = 0.0
     for row in (x, y):
         same = row.expand(1 if run.mixes else _UNSTEADY, -1, -1)
+        step = 4 * unit * float(row.abs().max())
+        ways = torch.randint(0, 2, same[:, : drawing.cut].shape, generator=g) * 2 - 1
         moved = torch.cat(
-            [jittered(same[:, : drawing.cut], 4 * unit, g), same[:, drawing.cut :]], 1
+            [same[:, : drawing.cut] + step * ways.to(same), same[:, drawing.cut :]], 1
         )
         change = apart(caller(moved), caller(same))[:, : drawing.cut]
         most = max(most, float(change.nan_to_num(0.0, 0.0, 0.0).max()))
