@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 from tests.support.broken_layers import BROKEN
-from tests.support.correct_layers import CORRECT, ChunkLocal, MinusTenThousand, SelectiveProduct
+from tests.support.correct_layers import (
+    CORRECT,
+    ChunkLocal,
+    FourierInSteps,
+    MinusTenThousand,
+    SelectiveProduct,
+)
 
 from ithbit.contract.check import check_contract
 from ithbit.contract.findings import CheckSettings, Finding
@@ -58,6 +64,14 @@ def _is_found(make: Any, clause: str, settings: CheckSettings) -> None:
 @pytest.mark.parametrize("make", [each for each in CORRECT if each not in DEAR], ids=_named)
 def test_a_correct_layer_keeps_its_contract(make: Any) -> None:
     _keeps(make, CheckSettings(seconds=EASY))
+
+
+@pytest.mark.parametrize("seed", [3, 7, 9, 11])
+def test_rounding_by_large_later_tokens_is_no_leak(seed: int) -> None:
+    """In a sum over all tokens it grows with the largest one, here until outputs go to the next of
+    their steps."""
+    report = check_contract(FourierInSteps, CheckSettings(seconds=EASY, seed=seed))
+    assert report.outcome("causal") == "kept", report.text()
 
 
 @pytest.mark.parametrize(("make", "clause"), BROKEN[::3], ids=_named)
