@@ -141,7 +141,7 @@ def _trained(options: TrainingOptions, store: Path) -> Claim:
             f"({promise}), seed {result.spec.seed}: {wrong:,} of all {total:,} inputs wrong"
         )
     title = "Training succeeds where theory has a solution, and here fails where it has none"
-    command = "ithbit train lhi gru --n 8 && ithbit verify --all --count"
+    command = "ithbit sweep demo && ithbit verify --all --count"
     return Claim(title, tuple(lines), as_predicted and len(groups) == 2, command)
 
 

@@ -322,6 +322,6 @@ def _line(found: Comparison) -> str:
     marks = found.standing.marks() if found.standing else ""
     ours = f"{found.ours} {marks}".strip()
     return (
-        f"{found.verdict}: {found.kind}, {found.cell}: ours {ours}, "
+        f"{found.verdict:11} {found.kind}: {found.cell}: ours {ours}, "
         f"published {found.published}{p_value}{interval}{power}"
     )
