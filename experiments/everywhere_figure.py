@@ -53,7 +53,7 @@ def draw(found: pl.DataFrame, out: Path) -> None:
         set(found.select("task", "family", "n_layers").iter_rows()),
         key=lambda cell: (cell[0] == "lhi", list(FAMILIES).index(cell[1])),
     )
-    figure, axes = plt.subplots(1, len(LENGTHS), figsize=(11, 4.8), sharey=True)
+    figure, axes = plt.subplots(1, len(LENGTHS), figsize=(11, 5.2), sharey=True)
     for axis, n in zip(axes, LENGTHS, strict=True):
         for at, (task, family, layers) in enumerate(cells):
             for shift, (kind, colour) in zip((-0.27, 0, 0.27), KINDS.items(), strict=True):
@@ -66,20 +66,20 @@ def draw(found: pl.DataFrame, out: Path) -> None:
         axis.set_xlim(0, 20.5)
         axis.set_xticks(range(0, 21, 5))
         axis.set_title(f"n = {n}")
-        axis.set_xlabel("seeds of 20")
+        axis.set_xlabel("runs of 20")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()  # shared
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in KINDS.values()]
     hollow = plt.Rectangle((0, 0), 1, 1, facecolor="white", edgecolor="black")
-    labels = [f"{kind} examples, not refuted" for kind in KINDS]
+    labels = [f"trained on {kind} examples, no wrong answer found" for kind in KINDS]
     figure.legend(
         [*handles, hollow],
-        [*labels, "solved on samples, refuted"],
+        [*labels, "passed 2,000 samples, but a wrong answer found"],
         loc="lower center",
-        ncols=4,
+        ncols=2,
         frameon=False,
     )
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
     figure.savefig(out, dpi=150)
 
 

@@ -122,6 +122,16 @@ def explicit(found: list[dict], inputs: int) -> Iterator[dict]:
                 yield head | {"n": n, "seed": 0} | measure(model, entry.task, n, inputs)
 
 
+def read(path: Path) -> list[dict]:
+    """The rows of a table that `--csv` wrote."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    shares = [
+        {share: float(row[share]) if row[share] else None for share in SHARES} for row in rows
+    ]
+    return [row | {"n": int(row["n"])} | found for row, found in zip(rows, shares, strict=True)]
+
+
 def draw(rows: list[dict], path: Path) -> None:
     """One row of panels per entry: a dot is a run, a line the explicit weights."""
     import matplotlib
@@ -150,32 +160,37 @@ def draw(rows: list[dict], path: Path) -> None:
                 of = [row for row in seen if row["weights"] == kind]
                 at = [lengths.index(row["n"]) + shift for row in of]
                 values = [row[share] for row in of]
-                axis.scatter(at, values, s=12, alpha=0.7, color=COLOURS[kind], label=kind)
+                label = f"a run trained on {kind} examples"
+                axis.scatter(at, values, s=12, alpha=0.7, color=COLOURS[kind], label=label)
             of = [row for row in seen if row["weights"] == "explicit"]
             for row in of:
                 place = lengths.index(row["n"])
-                label = "explicit" if row is of[0] else None
+                label = "explicit weights" if row is of[0] else None
                 axis.hlines(row[share], place - 0.35, place + 0.35, color="black", label=label)
             axis.set_xticks(range(len(lengths)), [f"n = {n}" for n in lengths], fontsize=7)
             axis.set_ylim(-0.05, 1.05)
             axis.set_xlim(-0.5, len(lengths) - 0.5)
             axis.tick_params(labelsize=7)
     for axis, title in zip(axes[0], SHARES.values(), strict=True):
-        axis.set_title(title, fontsize=8)
+        axis.set_title(title, fontsize=9)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("stores", type=Path, nargs="+")
+    parser.add_argument("stores", type=Path, nargs="*")
+    parser.add_argument("--read", type=Path, help="draw the rows of an earlier --csv instead")
     parser.add_argument("--inputs", type=int, default=256)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
     torch.set_grad_enabled(False)
-    found = [row for store in options.stores for row in trained(store, options.inputs)]
-    found = [*explicit(found, options.inputs), *found]
+    if options.read:
+        found = read(options.read)
+    else:
+        found = [row for store in options.stores for row in trained(store, options.inputs)]
+        found = [*explicit(found, options.inputs), *found]
     for row in found:
         shown = [f"{row[share]:.3f}" if row[share] is not None else "–" for share in SHARES]
         print(*(row[key] for key in ("weights", "task", "family", "n", "seed")), *shown)

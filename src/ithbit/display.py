@@ -44,7 +44,8 @@ class Printable:
     """
 
     def render(self) -> Iterable[Any]:
-        """The parts in order. A `str` keeps its lines; anything else is laid out by rich."""
+        """The parts in order. A `str` keeps its lines, and a `Paragraph` is wrapped to the width;
+        anything else is laid out by rich."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -107,10 +108,26 @@ def _console(**settings: Any) -> "Console":
 
 def _print(console: "Console", parts: Iterable[Any]) -> None:
     for part in parts:
-        if isinstance(part, str):
+        if isinstance(part, Paragraph):
+            lines = wrapped(part.text, part.first, part.then, min(console.width, COLUMNS))
+            console.print(printable("\n".join(lines)), soft_wrap=True, style=part.style)
+        elif isinstance(part, str):
             console.print(printable(part), soft_wrap=True)
         else:
             console.print(_Printable(part))
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text that is wrapped where it is printed: to the width there, and to 80 columns at most.
+
+    A word longer than a line, such as a path, is neither broken nor cut.
+    """
+
+    text: str
+    first: str = ""  # what the first line begins with
+    then: str = ""  # and the others
+    style: str = ""
 
 
 @dataclass(frozen=True)

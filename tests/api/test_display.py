@@ -10,7 +10,7 @@ from rich.console import Console
 
 import ithbit
 from ithbit.api import progress
-from ithbit.display import Printable, show
+from ithbit.display import Paragraph, Printable, show
 from ithbit.engine.training_context import Event
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.records import Epoch
@@ -170,3 +170,25 @@ def test_progress_and_watch_have_one_name(name) -> None:
     found = inspect.signature(getattr(module, name)).parameters
     assert found["progress"].default is False
     assert found["watch"].default is None
+
+
+class Note(Printable):
+    """A paragraph with a path that is longer than a narrow terminal."""
+
+    path = "/a/folder/with/a/very/long/name/of/sixty/characters/layers.py"
+
+    def render(self):
+        yield Paragraph("one two three four five six seven eight nine ten " * 3, "- ", "    ")
+        yield Paragraph(f"see {self.path}", "  ", "    ", style="bold")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_paragraph_is_wrapped_to_the_terminal(monkeypatch, capsys, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show(Note())
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("- one two")
+    assert rest[0].startswith("    ")
+    assert Note.path in rest[-1]  # neither broken nor cut
+    lengths = [len(line) for line in (first, *rest) if Note.path not in line]
+    assert min(columns, 80) - 10 < max(lengths) <= min(columns, 80)

@@ -82,3 +82,23 @@ def test_an_export_is_told_without_torch_and_polars(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "holds the tables of `ithbit export`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("status",), ("table", "main"), ("report",), ("verify", "--all"), ("explore", "some_run")],
+    ids=" ".join,
+)
+def test_a_store_that_may_not_be_read_is_no_traceback(ithbit, monkeypatch, command) -> None:
+    stat = Path.stat
+
+    def refuse(path: Path, **given: bool) -> object:
+        if str(path).startswith("closed/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **given)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    status, out, err = ithbit(*command, "--store", "closed/runs")
+    assert (status, out) == (2, "")
+    assert err.startswith("ithbit: cannot read or write closed/runs")
+    assert err.endswith(": Permission denied\n")

@@ -70,8 +70,9 @@ def test_a_run_is_named_as_in_a_folder(packed) -> None:
     by_name, by_path = ithbit.load(NAMES[1], store=packed), ithbit.load(packed / NAMES[1])
     bits = "01" * 32
     assert by_name(bits, 5).item() == by_path(bits, 5).item()
-    with pytest.raises(StoreError, match="there is no run 'none' in"):
+    with pytest.raises(StoreError, match="there is no run 'none' in") as refused:
         ithbit.load(packed / "none")
+    assert f"in {packed}; `ithbit status --json --store {packed}` lists" in str(refused.value)
 
 
 def test_writers_refuse_it(packed) -> None:

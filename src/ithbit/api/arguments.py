@@ -10,7 +10,7 @@ from textwrap import shorten
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
-from ithbit.errors import SpecError, as_int
+from ithbit.errors import IthbitError, SpecError, as_int
 from ithbit.families import FAMILIES, TASKS, task_named
 from ithbit.models.layer_source import family_of
 from ithbit.spec import ModelSpec, Protocol
@@ -72,7 +72,11 @@ def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
                 raise SpecError(f"{name} must be {what}, got {got}")
             if what == "a path":
                 check_path(name, given)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except PermissionError as error:  # of a folder on the way to a store or a file
+            where = "" if error.filename is None else f" {error.filename}"
+            raise IthbitError(f"cannot read or write{where}: {error.strerror}") from error
 
     return call
 
@@ -95,8 +99,8 @@ def known_name(given: Any) -> Any:
 
     >>> known_name("RHI"), known_name("Full softmax"), known_name(["GRU", "Mamba"])
     ('rhi', 'softmax-full', ['gru', 'mamba2'])
-    >>> known_name("layers.py:RHI"), known_name("elsewhere")
-    ('layers.py:RHI', 'elsewhere')
+    >>> known_name("layers.py:RHI"), known_name("elsewhere"), known_name("MQAR")
+    ('layers.py:RHI', 'elsewhere', 'mqar')
     """
     if isinstance(given, list | tuple):
         return [known_name(each) for each in given]
@@ -104,7 +108,12 @@ def known_name(given: Any) -> Any:
         return given
     labels = {family.label.lower(): name for name, family in FAMILIES.items()}
     names = {each.lower(): each for each in (*TASKS, *FAMILIES, *FORMAL_FAMILIES)}
-    return (labels | names).get(given.strip().lower(), given)
+    name = given.strip().lower()
+    if (known := (labels | names).get(name)) is None and name.replace("-", "").isalpha():
+        from ithbit.theory.recall.tasks import RECALL_ONLY
+
+        known = name if name in RECALL_ONLY else None
+    return given if known is None else known
 
 
 def renamed(**new_names: str) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:

@@ -12,7 +12,7 @@ from ithbit.api.verifications import VerifiedRun as Verified
 from ithbit.errors import SpecError, StoreError, as_int, number
 from ithbit.families import task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, cell, run_from_json
-from ithbit.store.packed import opened, packed_part
+from ithbit.store.packed import as_named, opened, packed_part
 from ithbit.store.reading import is_copy, read_run, run_folders
 from ithbit.store.records import Failure, Result
 from ithbit.store.schema import UnreadableError
@@ -65,7 +65,9 @@ def folder_of(run: Run, store: Path) -> Path:
         found = [folder for folder in found if not is_copy(f"{store}/{folder}")] or found
     if len(found) != 1:
         many = f"several runs are called {str(run)!r}: {', '.join(found)}; give the folder"
-        none = f"there is no run {str(run)!r} in {store}; `ithbit status --json` lists the runs"
+        named = as_named(Path(store))
+        command = "ithbit status --json" + ("" if named == _DEFAULT else f" --store {named}")
+        none = f"there is no run {str(run)!r} in {named}; `{command}` lists the runs"
         raise StoreError(many if found else none)
     return store / found[0]
 

@@ -154,10 +154,10 @@ def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None
 
 @command(theory.check_certificate, progress=True)
 def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
-    """Exit status: 0 if everything that the file claims was confirmed, 1 if not, 2 if the file or
-    the weights cannot be read. What it has observed of float runs is not run again. Where only the
-    bounds of the search, computed again, confirm a certificate of two layers of attention, the
-    status is 0 and the sentence says so: bounded, not proved."""
+    """Exit status: 0 if everything that the file claims was confirmed, 1 if not, or if it is no
+    certificate, 2 if the file or the weights cannot be read. What it has observed of float runs is
+    not run again. Where only the bounds of the search, computed again, confirm a certificate of two
+    layers of attention, the status is 0 and the sentence says so: bounded, not proved."""
     if as_json:
         print_or_json(certificate, as_json)
         return

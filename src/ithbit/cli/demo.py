@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ithbit.api.arguments import Observers
@@ -16,7 +17,7 @@ from ithbit.api.records import report
 from ithbit.api.theory import check_certificate
 from ithbit.api.trained import explore, load, verify
 from ithbit.api.training import run_here
-from ithbit.display import Printable, clock, lower_text, pluralize, say
+from ithbit.display import Paragraph, Printable, clock, lower_text, pluralize, say
 from ithbit.engine.options import TrainingOptions
 from ithbit.errors import StoreError
 from ithbit.store.packed import opened
@@ -53,17 +54,16 @@ class Demo(Printable):
         return all(claim.seen for claim in self.claims)
 
     def render(self) -> Iterator[Any]:
-        from rich.text import Text
-
         for claim in self.claims:
-            yield Text(f"{'✓' if claim.seen else '✗ NOT SEEN:'} {claim.title}", style="bold")
+            mark = "✓" if claim.seen else "✗ NOT SEEN:"
+            yield Paragraph(f"{mark} {claim.title}", "", "  ", style="bold")
             for line in claim.lines:
-                yield Text(f"  {line}")
-            yield Text(f"  $ {claim.command}", style="dim", no_wrap=True, overflow="ignore")
+                yield Paragraph(line, "  ", "    ")
+            yield f"  $ {claim.command}"
             yield ""
         seen = sum(claim.seen for claim in self.claims)
-        yield Text(f"Seen: {seen} of {len(self.claims)} claims, in {clock(self.seconds)}.")
-        yield Text(f"Pages: {', '.join(map(str, self.pages))}")
+        yield f"Seen: {seen} of {len(self.claims)} claims, in {clock(self.seconds)}."
+        yield f"Pages to open in a browser: {', '.join(map(str, self.pages))}"
 
 
 def demo(
@@ -115,7 +115,7 @@ def _layers() -> Claim:
     lines = [f"RunningMean: {good.coverage.sentence()} (observed, not proved)"]
     lines += [f"BlockMean: {found.clause}: {found.sentence}" for found in leaky.findings("broken")]
     seen = good.exit_code == 0 and leaky.outcome("causal") == "broken"
-    where = f"{Path(__file__).with_name('demo_layers.py')}:BlockMean"
+    where = f"{_from_here(Path(__file__).with_name('demo_layers.py'))}:BlockMean"
     return Claim(
         "A layer that sees the future is found", tuple(lines), seen, f"ithbit check {where}"
     )
@@ -141,7 +141,7 @@ def _trained(options: TrainingOptions, store: Path) -> Claim:
             f"({promise}), seed {result.spec.seed}: {wrong:,} of all {total:,} inputs wrong"
         )
     title = "Training succeeds where theory has a solution, and here fails where it has none"
-    command = "ithbit train lhi gru --n 8 && ithbit verify --all --count"
+    command = "ithbit sweep demo && ithbit verify --all --count"
     return Claim(title, tuple(lines), as_predicted and len(groups) == 2, command)
 
 
@@ -169,7 +169,9 @@ def _refuted(run: Path, device: str) -> Claim:
         lines.append(f"verify finds bits {_brief(case.bits)}, index {case.index}, wrong as well")
     seen = right == SAMPLES and logit < 0 and case is not None and found.verdict == "refuted"
     title = "Passing 2,000 random samples is not solving the task"
-    return Claim(title, tuple(lines), seen, f"ithbit verify {found.name} --store {SHIPPED}")
+    return Claim(
+        title, tuple(lines), seen, f"ithbit verify {found.name} --store {_from_here(SHIPPED)}"
+    )
 
 
 def _proved() -> Claim:
@@ -181,10 +183,16 @@ def _proved() -> Claim:
         f"{lower_text(held.margin)}",
         f"{held.leaves:,} sets of inputs cover them all; a second implementation bounded each now",
     )
-    command = f"ithbit check-certificate {SHIPPED / PROVED / 'proof.json'}"
+    command = f"ithbit check-certificate {_from_here(SHIPPED / PROVED / 'proof.json')}"
     return Claim(
         "Another trained model is proved right on every input", lines, bool(held.checked), command
     )
+
+
+def _from_here(path: Path) -> str:
+    """The path in a command: relative if it is below the current folder, and quoted for a shell."""
+    here = Path.cwd()
+    return quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def _brief(bits: str) -> str:

@@ -124,6 +124,18 @@ class LayerSource:
         return module
 
 
+def _meant(text: str) -> str:
+    """What was meant by a name without a colon, in brackets; empty if nothing is likely.
+
+    >>> _meant("layers.py"), _meant("torch.nn.LSTM"), _meant("lstn")
+    (' (did you mean layers.py:YOUR_LAYER?)', ' (did you mean torch.nn:LSTM?)', '')
+    """
+    module, _, name = text.rpartition(".")
+    if name == "py":
+        return f" (did you mean {text}:YOUR_LAYER?)"
+    return f" (did you mean {module}:{name}?)" if module and name.isidentifier() else ""
+
+
 def find_layer(text: str, folder: Path = Path()) -> LayerSource:
     """The layer named by `PATH.py:Factory`, `package.module:Factory` or a ready-made layer's name.
 
@@ -150,8 +162,8 @@ def find_layer(text: str, folder: Path = Path()) -> LayerSource:
         )
     if not where or not name:
         raise LayerError(
-            f"{text!r} is not a layer; give PATH.py:Factory, package.module:Factory, fla:Class or "
-            f"one of {ready}"
+            f"{text!r} is not a layer{_meant(text)}; give PATH.py:Factory, package.module:Factory, "
+            f"fla:Class or one of {ready}"
         )
     if where == "python":
         raise LayerError(

@@ -122,7 +122,7 @@ class Cells:
         if not self.n_early:
             return []
         return [
-            f"{self.n_early} of the runs were set to stop when first perfect, which changes "
+            f"{self.n_early:,} of the runs were set to stop when first perfect, which changes "
             "neither successes nor accuracy"
         ]
 

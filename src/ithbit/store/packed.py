@@ -59,6 +59,15 @@ def opened(path: str | Path) -> Path:
     return _opened[key] / path.relative_to(file)
 
 
+def as_named(path: Path) -> Path:
+    """The path by which a user knows a store: the packed one, if this is its temporary copy."""
+    for (file, _, _), copy in _opened.items():
+        if path == copy:
+            here = Path.cwd()
+            return file.relative_to(here) if file.is_relative_to(here) else file
+    return path
+
+
 def pack(store: Path, out: Path) -> Path:
     """Write the finished and failed runs of a store into one file; what is under way stays out."""
     need_runs(store)

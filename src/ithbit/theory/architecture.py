@@ -200,7 +200,7 @@ def architecture(
         other = found.formal if model == "formal" else found.name
         raise SpecError(
             f"{family!r} is {_OTHER[model]} only; its {model} counterpart is {other!r}, "
-            f"or take model {_OTHER[model]!r}"
+            f"or take model {_OTHER[model]!r} (`--model {_OTHER[model]}`)"
         )
     if family not in named or not _has_heads(named[family], model):
         heads = 1

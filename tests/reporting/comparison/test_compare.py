@@ -203,8 +203,7 @@ def test_counts_that_are_far_apart_are_not_called_agreement() -> None:
     assert power == "20/20"
     cell = Comparison("successes", "a cell", "19/20", "0/5", AGREES, p_value=1e-4, detects=power)
     assert _line(cell) == (
-        "  no evidence successes: a cell: ours 19/20, published 0/5  p = 0.0001  "
-        "would differ: 20/20"
+        "no evidence successes: a cell: ours 19/20, published 0/5; p = 0.0001; would differ: 20/20"
     )
     text = str(agreement_of((cell,)))
     assert "agree" not in text.lower().replace("furthest from agreement", "")

@@ -214,7 +214,7 @@ def test_the_tests_of_many_cells_are_on_the_page(mixed_page: str) -> None:
 def test_a_ring_is_captioned_as_it_is_drawn(mixed_page: str) -> None:
     caption = re.search(r'id="figure-successes".*?<figcaption>(.*?)</figcaption>', mixed_page, re.S)
     assert caption is not None
-    assert "A ring marks a rate that is nearer to another count of five" in caption[1]
+    assert "A ring marks a count that, out of five, would be another one" in caption[1]
 
 
 def test_the_page_is_written_and_equal_stores_give_equal_pages(

@@ -8,7 +8,7 @@ test is behind each.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from ithbit.display import Printable, lower_text, upper_text, wrapped
+from ithbit.display import Paragraph, Printable, lower_text, upper_text
 from ithbit.reporting.verdict_counts import VerdictCounts, legend
 
 AGREES, DIFFERS, MISSING, TOO_FEW = "no evidence", "differs", "missing", "too few"
@@ -178,46 +178,48 @@ class Agreement(Printable):
         """The tests of many cells at once, the verdict, a line for each kind of comparison, and
         the comparisons furthest from agreement."""
         if self.joint:
-            yield "\n".join(wrapped(f"Successes of many cells at once. {TESTED}", then="  "))
+            yield Paragraph(f"Successes of many cells at once. {TESTED}", then="  ")
         for each in self.joint:
-            yield "\n".join(wrapped(each.sentence(), "  ", "    "))
-        yield "\n".join(wrapped(self.verdict(), then="  "))
+            yield Paragraph(each.sentence(), "  ", "    ")
+        yield Paragraph(self.verdict(), then="  ")
         text = f"Compared by the paper's criterion. Main table: {self.standing.sentence()}."
-        yield "\n".join(wrapped(text, then="  "))
+        yield Paragraph(text, then="  ")
         for note in self.notes:
-            yield f"  {note}"
+            yield Paragraph(note, "  ", "  ")
         yield ""
         yield _kinds(self.kinds)
         yield ""
         if self.n_incomplete or self.count(TOO_FEW):
-            yield (
-                "fewer: how many of those that are judged rest on fewer runs than the paper's;\n"
-                "  too few: not judged, for lack of runs."
+            yield Paragraph(
+                "fewer: how many of those that are judged rest on fewer runs than the paper's; "
+                "too few: not judged, for lack of runs.",
+                then="  ",
             )
         for power in filter(None, (kind.power() for kind in self.kinds)):
-            yield "\n".join(wrapped(power, then="  "))
+            yield Paragraph(power, then="  ")
         shares = sum(kind.smallest is not None for kind in self.kinds)
         if shares:
-            yield (
+            yield Paragraph(
                 "* corrected over the cells of its kind; a cell differs at "
-                f"{self.alpha:g}/{shares} = {lower_text(self.alpha / shares, 3)}\n"
-                "  or less, so that a faithful reproduction is called different at most\n  "
+                f"{self.alpha:g}/{shares} = {lower_text(self.alpha / shares, 3)} "
+                "or less, so that a faithful reproduction is called different at most "
                 f"{upper_text(100 * Fraction(str(self.alpha)), 3)}% of the time, as far as runs "
-                "are independent and the intervals'\n  approximations hold. "
-                "No evidence is no proof that nothing differs."
+                "are independent and the intervals' approximations hold. "
+                "No evidence is no proof that nothing differs.",
+                then="  ",
             )
         listed = self.comparisons if self.all else self.largest()
         if listed:
             yield "\nAll cells" if self.all else "\nFurthest from agreement"
         for line in legend(c.standing for c in listed if c.standing):
-            yield "\n".join(wrapped(line, "  ", "  "))
+            yield Paragraph(line, "  ", "  ")
         for found in listed:
-            yield _line(found)
+            yield Paragraph(_line(found), "  ", "    ")
             if not self.all:
                 for folder in found.runs[:_MOST]:
-                    yield f"             {folder}"
+                    yield f"    {folder}"
                 if len(found.runs) > _MOST:
-                    yield f"             and {len(found.runs) - _MOST} more runs"
+                    yield f"    and {len(found.runs) - _MOST} more runs"
 
     @property
     def comparisons(self) -> list[Comparison]:
@@ -292,27 +294,34 @@ class Agreement(Printable):
         return sorted(notable, key=lambda c: (c.verdict != DIFFERS, c.p_value or 0.0))[:count]
 
 
-def _kinds(kinds: Iterable[Kind]) -> Table:
+def _kinds(kinds: Sequence[Kind]) -> Table:
+    """A row for each kind; counts that are 0 throughout are left out."""
     shape = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
-    shape.add_column("comparison", no_wrap=True)
-    for head in ("no ev.", "differ", "fewer", "too few", "missing", "least p*"):
+    columns = {
+        "no ev.": [kind.count(AGREES) for kind in kinds],
+        "differ": [kind.count(DIFFERS) for kind in kinds],
+        "fewer": [kind.n_incomplete for kind in kinds],
+        "too few": [kind.count(TOO_FEW) for kind in kinds],
+        "missing": [kind.count(MISSING) for kind in kinds],
+    }
+    shown = {head: counts for head, counts in columns.items() if head == "no ev." or any(counts)}
+    shape.add_column("comparison", min_width=10)
+    for head in (*shown, "least p*"):
         shape.add_column(head, justify="right", no_wrap=True)
-    shape.add_column("by", no_wrap=True)
-    for kind in kinds:
-        agree, differ, too_few, missing = map(kind.count, (AGREES, DIFFERS, TOO_FEW, MISSING))
-        counts = (agree, differ, kind.n_incomplete, too_few, missing)
+    shape.add_column("by", min_width=9)  # as wide as its longest word
+    for kind, *counts in zip(kinds, *shown.values(), strict=True):
         least = "" if kind.smallest is None else f"{kind.smallest:.3g}"
         shape.add_row(kind.name, *(str(count or "·") for count in counts), least, kind.method)
     return shape
 
 
 def _line(found: Comparison) -> str:
-    p_value = "" if found.p_value is None else f"  p = {found.p_value:.2g}"
-    interval = f"  interval {found.interval_text}" if found.interval else ""
-    power = f"  would differ: {found.detects}" if found.detects else ""
+    p_value = "" if found.p_value is None else f"; p = {found.p_value:.2g}"
+    interval = f"; interval {found.interval_text}" if found.interval else ""
+    power = f"; would differ: {found.detects}" if found.detects else ""
     marks = found.standing.marks() if found.standing else ""
     ours = f"{found.ours} {marks}".strip()
     return (
-        f"  {found.verdict:11} {found.kind}: {found.cell}: ours {ours}, "
+        f"{found.verdict:11} {found.kind}: {found.cell}: ours {ours}, "
         f"published {found.published}{p_value}{interval}{power}"
     )

@@ -123,7 +123,7 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
 
 
 def success_grid(cells: Cells) -> Figure | None:
-    """Solved runs of all configurations; a ring marks a rate nearer to another count of five.
+    """Solved runs of all configurations; a ring marks a count that is another one out of five.
 
     Published counts are drawn next to runs of the same configuration and length.
     """
@@ -132,7 +132,7 @@ def success_grid(cells: Cells) -> Figure | None:
     if not blocks:
         return None
     every = [line for found in blocks.values() for _, lines in found for line in lines]
-    sides = ["ours", *(["published"] if any(theirs for _, _, theirs in every) else [])]
+    sides = ["ours", *(["published, of 5"] if any(theirs for _, _, theirs in every) else [])]
     left = -_room(part for label, _, _ in every for part in label.split("\n"))
     right = len(sides) * (len(lengths) + 0.7)
     height = max(
@@ -171,10 +171,10 @@ def success_grid(cells: Cells) -> Figure | None:
 def _legend(cells: Cells, lines: list[Line]) -> list[Patch]:
     """Key to the shades, the ring, and the bars that occur."""
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.4}
-    shades = [(0.0, "none solved"), (0.5, "half"), (1.0, "all runs solved")]
+    shades = [(0.0, "none solved"), (0.5, "half solved"), (1.0, "all solved")]
     keys = [Patch(facecolor=SHADES(share), label=text, **edge) for share, text in shades]
     if any(theirs for _, _, theirs in lines):
-        text = "nearer to another count of 5"
+        text = "another count if out of 5"
         keys.append(Patch(facecolor="none", edgecolor=DIFFERENT, linewidth=2, label=text))
     shown = [variant for _, variant, _ in lines]
     found = [cells.verdict_counts(shown, n_bits) for n_bits in cells.lengths()]

@@ -55,8 +55,10 @@ def positions_figure(cells: Cells) -> Figure | None:
     ):
         axes.set_xticks(range(len(names)), [name.capitalize() for name in names])
         axes.grid(axis="y")
+        axes.set_xlabel("encoding of positions")
         axes.set_title(wrapped(title, 4.5, 10, "bold"))
     left.set_ylim(0, 1.25)
+    left.set_yticks([0.2 * step for step in range(6)])  # no share is above 1
     right.set_ylim(0.5, 1.03)
     bars = [
         Patch(facecolor=colour, hatch=hatch, label=f"ours, n = {n_bits}", **_EDGE)

@@ -46,7 +46,7 @@ _CAPTIONS = {
     "successes": (
         "Solved runs by configuration and length. The bar in a square shows how they stand; runs "
         "that were not tried leave a gap.",
-        "A ring marks a rate that is nearer to another count of five than to the published one.",
+        "A ring marks a count that, out of five, would be another one than the published.",
     ),
     "accuracy": (
         "Maximum held-out accuracy against length, mean and one standard deviation over seeds.",
@@ -154,7 +154,7 @@ def report_page(records: Records, settings: str) -> ReportPage:
     listed = records.set_aside[:_MOST_SET_ASIDE]
     sections = (
         ("results", "Results", True),
-        ("theory", "Proved", theory),
+        ("theory", "Theory", theory),
         ("agreement", "Paper", comparison),
         ("tables", "Tables", tables[1:]),
         ("figures", "Figures", figures),
@@ -216,7 +216,8 @@ def _verdict_rows(cells: Cells) -> tuple[VerdictRow, ...]:
     kinds = runs.partition_by("differs", "group", "encoding", as_dict=True)
     rows = []
     for differs, of, encoding in sorted(kinds, key=order):
-        positions = "" if encoding == "polynomial" else f", {encoding} positions"
+        name = "no" if encoding == "none" else encoding
+        positions = "" if encoding == "polynomial" else f", {name} positions"
         label = row_label(f"{of}{cells.suffix(behind[differs])}{positions}")
         counts = count_verdicts(kinds[differs, of, encoding])
         by_verdict, not_tried = tuple(counts.counts.values()), counts.solved - counts.tried
