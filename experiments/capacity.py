@@ -133,9 +133,11 @@ def ahead(
     served = [model for model in models if refusal(model, protocol, device) is None]
     if not served:
         return nullcontext()
-    from ithbit.kernels.compile_ahead import Ahead
+    from ithbit.kernels.compile_ahead import KernelPrecompiler
 
-    return Ahead(served, protocol.batch_size, device.torch, lambda text: None, protocol.examples)
+    return KernelPrecompiler(
+        served, protocol.batch_size, device.torch, lambda text: None, protocol.examples
+    )
 
 
 def draw(rows: Path, path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from ithbit.bench.work import step_flops
 from ithbit.families import FAMILIES
-from ithbit.kernels.compile_ahead import Ahead
+from ithbit.kernels.compile_ahead import KernelPrecompiler
 from ithbit.kernels.step import Step, refusal
 from ithbit.spec import ModelSpec, Protocol
 from ithbit.tasks.sampling import stream_keys
@@ -74,7 +74,7 @@ def main() -> None:
         for width in options.width
     ]
     served = [model for model in models if not refusal(model)]
-    with Ahead(served, BATCH, device, print) as ahead:
+    with KernelPrecompiler(served, BATCH, device, print) as ahead:
         while not all(map(ahead.ready, served)):
             time.sleep(0.2)
     print(

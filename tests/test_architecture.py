@@ -61,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "bench": {
         *("errors", "families", "spec", "tasks", "layouts", "models", "kernels", "native"),
-        *("engine", "sweeps", "reference"),
+        *("engine", "sweeps", "reference", "store.writing"),
     },
     "api": {
         *("errors", "families", "spec", "tasks", "models", "store", "engine", "sweeps", "theory"),

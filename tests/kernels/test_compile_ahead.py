@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from ithbit.kernels import compile_ahead as ahead
-from ithbit.kernels.compile_ahead import Ahead
+from ithbit.kernels.compile_ahead import KernelPrecompiler
 from ithbit.spec import ModelSpec
 
 MODELS = [ModelSpec(task, "gru", n, 2) for task in ("rhi", "lhi") for n in (4, 8)]
@@ -87,7 +87,7 @@ def test_each_model_is_ready_when_its_kernels_are(compiler) -> None:
     compiler("mark(m) if m['n_bits'] == 8 else time.sleep(600)")
     long, short = MODELS[1], MODELS[0]
     said: list[str] = []
-    with Ahead(MODELS, 256, GPU, said.append) as kernels:
+    with KernelPrecompiler(MODELS, 256, GPU, said.append) as kernels:
         assert not kernels.ready(short)
         until(lambda: kernels.ready(long) and kernels.ready(MODELS[3]))
         assert not kernels.ready(short)
@@ -99,7 +99,7 @@ def test_each_model_is_ready_when_its_kernels_are(compiler) -> None:
 def test_what_does_not_compile_keeps_nobody_waiting_and_is_said_once(compiler) -> None:
     compiler("sys.exit('no such instruction')")
     said: list[str] = []
-    with Ahead(MODELS, 256, GPU, said.append) as kernels:
+    with KernelPrecompiler(MODELS, 256, GPU, said.append) as kernels:
         until(lambda: all(map(kernels.ready, MODELS)))
     assert len(said) == 3  # at the start, and of each of two lengths
     assert "(no such instruction)" in said[1]
@@ -107,11 +107,11 @@ def test_what_does_not_compile_keeps_nobody_waiting_and_is_said_once(compiler) -
 
 def test_of_few_or_marked_models_nothing_is_compiled(compiler) -> None:
     compiler("sys.exit('not to be started')")
-    with Ahead(MODELS[:2], 256, GPU, pytest.fail) as kernels:
+    with KernelPrecompiler(MODELS[:2], 256, GPU, pytest.fail) as kernels:
         assert all(map(kernels.ready, MODELS[:2]))
     for model in MODELS:
         ahead._mark(model, 256, GPU, "uniform").touch()
-    with Ahead(MODELS, 256, GPU, pytest.fail) as kernels:
+    with KernelPrecompiler(MODELS, 256, GPU, pytest.fail) as kernels:
         assert all(map(kernels.ready, MODELS))
 
 
@@ -131,7 +131,13 @@ def test_a_listener_that_wants_to_stop_is_heard(compiler) -> None:
     def stop(text: str) -> None:
         raise KeyError(text)
 
-    with pytest.raises(KeyError, match="compiling kernels"), Ahead(MODELS, 256, GPU, stop) as some:
+    with (
+        pytest.raises(KeyError, match="compiling kernels"),
+        KernelPrecompiler(MODELS, 256, GPU, stop) as some,
+    ):
         until(lambda: some._raised)
-    with pytest.raises(KeyError, match="compiling kernels"), Ahead(MODELS, 256, GPU, stop) as some:
+    with (
+        pytest.raises(KeyError, match="compiling kernels"),
+        KernelPrecompiler(MODELS, 256, GPU, stop) as some,
+    ):
         until(lambda: some.ready(MODELS[0]))

@@ -139,7 +139,7 @@ REMEMBERING = """
 import torch
 from torch import nn
 
-class Remembering(nn.Module):
+class CachedLeafCheck(nn.Module):
     def __init__(self, width, one_by_one=False):
         super().__init__()
         self.map, self.table, self.one_by_one = nn.Linear(width, width), None, one_by_one
@@ -153,18 +153,18 @@ class Remembering(nn.Module):
         return self.map(x + self.table[: x.shape[1]]).cumsum(1)
 
 def OneByOne(width):
-    return Remembering(width, one_by_one=True)
+    return CachedLeafCheck(width, one_by_one=True)
 """
 
 
-@pytest.mark.parametrize("name", ["Remembering", "OneByOne"])
+@pytest.mark.parametrize("name", ["CachedLeafCheck", "OneByOne"])
 def test_a_table_that_a_layer_remembers_is_that_of_the_seed(tmp_path: Path, name: str) -> None:
     """As layers with rotary positions do; in stacks of several sizes and at several lengths."""
     file = tmp_path / "remembering.py"
     file.write_text(REMEMBERING)
     for n, seeds in ((4, [0, 1, 2]), (3, [2, 1]), (6, [1])):
         spec = model(f"{file}:{name}", n=n)
-        assert (own_layer.stacking_obstacle(spec, CPU) is None) == (name == "Remembering")
+        assert (own_layer.stacking_obstacle(spec, CPU) is None) == (name == "CachedLeafCheck")
         params = classifier.stack([classifier.init(spec, seed) for seed in seeds])
         params = classifier.with_buffers(params, spec, seeds)
         x = torch.randn(len(seeds), 5, n + 2, 4)

@@ -15,7 +15,7 @@ from ithbit.theory.architecture import FORMAL_FAMILIES, TRAINED_FAMILIES, archit
 from ithbit.theory.bounds import NoBoundError
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED
 from ithbit.theory.summary_table import table
-from ithbit.theory.verdicts import settle
+from ithbit.theory.verdicts import known_result
 
 FAMILIES = [("formal", name) for name in FORMAL_FAMILIES]
 FAMILIES += [("trained", name) for name in TRAINED_FAMILIES]
@@ -140,14 +140,14 @@ def test_tables_and_certificates_cite_what_applies():
 
 def test_a_kernel_or_activation_without_weights_is_open():
     relu = architecture("linear-full", n_layers=2, feature="relu")
-    assert "ELU+1" in settle("rhi", relu).missing
+    assert "ELU+1" in known_result("rhi", relu).missing
     units = architecture("linear-full", "trained", n_layers=2, activation="relu")
-    assert "GELU" in settle("lhi", units).missing
+    assert "GELU" in known_result("lhi", units).missing
     with pytest.raises(NoBoundError, match="open; the construction of Theorem 12b here is for"):
         bound("rhi", "linear-full", layers=2, feature="relu")
     # BERT's weights have no feed-forward part and Mamba2's convolution is the identity.
-    assert settle("rhi", architecture("softmax-full", "trained", activation="relu")).weights
-    assert settle("lhi", architecture("mamba2", "trained", n_layers=2, conv=4)).weights
+    assert known_result("rhi", architecture("softmax-full", "trained", activation="relu")).weights
+    assert known_result("lhi", architecture("mamba2", "trained", n_layers=2, conv=4)).weights
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ithbit.theory.bounds import NoBoundError, bound
 from ithbit.theory.constructions import CONSTRUCTIONS, construct
 from ithbit.theory.precision import smallest_margin
 from ithbit.theory.summary_table import table
-from ithbit.theory.verdicts import hidden_units, settle
+from ithbit.theory.verdicts import hidden_units, known_result
 
 
 def test_the_derived_table_is_the_papers():
@@ -103,7 +103,7 @@ def test_no_entry_has_both_a_construction_and_a_bound():
             units = max(hidden_units(solution), 2 * solution.width * extra)
             sizes = {"width": solution.width, "hidden": units}
             arch = architecture(entry.family, n_layers=entry.depth + extra, **sizes)
-            assert settle(entry.task, arch).answer == "possible"
+            assert known_result(entry.task, arch).answer == "possible"
             with pytest.raises(NoBoundError):
                 bound(entry.task, arch)
 

@@ -24,7 +24,7 @@ Seeds = Iterable[int] | str
 Layer = Callable[..., Any]
 Watch = Callable[["Event"], None]  # its argument: see `progress.py`
 Given = ParamSpec("Given")
-Found = TypeVar("Found")
+Returned = TypeVar("Returned")
 
 # What a parameter with such an annotation takes. Names of something are listed where they are
 # looked up, which only something hashable can be.
@@ -47,7 +47,7 @@ class Observers:
     progress: bool = False
 
 
-def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
+def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     """A public API function that raises `SpecError` for a path, name, flag or callback that is
     none. Numbers, runs and layers, which have several forms, are checked where they are read.
 
@@ -60,7 +60,7 @@ def checked(function: Callable[Given, Found]) -> Callable[Given, Found]:
     parameters = inspect.signature(function).parameters
 
     @wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
         args, kwargs = _with_known_names(tuple(parameters), args, kwargs)
         for name, given in (*zip(parameters, args, strict=False), *kwargs.items()):
             form = parameters[name].annotation if name in parameters else None
@@ -116,7 +116,7 @@ def known_name(given: Any) -> Any:
     return given if known is None else known
 
 
-def renamed(**new_names: str) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+def renamed(**new_names: str) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
     """A public API function that also accepts earlier names of its keywords, each mapped to the
     name it has now, with a `DeprecationWarning`. Its signature shows only the names of now.
 
@@ -128,9 +128,9 @@ def renamed(**new_names: str) -> Callable[[Callable[Given, Found]], Callable[Giv
     bound: the keyword 'all' is deprecated, use 'all_routes'
     """
 
-    def decorate(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    def decorate(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         @wraps(function)
-        def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
             name = function.__name__
             for old in new_names.keys() & kwargs.keys():
                 new = new_names[old]

@@ -70,9 +70,9 @@ def bound(
 
     at_least_one(n=n)
     bits = as_int("bits", bits)
-    asked = recall(task, values, query_tokens, query_symbols)
-    if n is not None and n > (most := asked.query.most or n):
-        raise SpecError(f"{asked.query.text} are at most {most:,} queries, got n = {n:,}")
+    recall_task = recall(task, values, query_tokens, query_symbols)
+    if n is not None and n > (most := recall_task.query.most or n):
+        raise SpecError(f"{recall_task.query.text} are at most {most:,} queries, got n = {n:,}")
     arch = architecture(
         family,
         model,
@@ -86,24 +86,24 @@ def bound(
         state=state,
         conv=conv,
     )
-    routes = recall_routes(asked, arch, bits)
+    routes = recall_routes(recall_task, arch, bits)
     best = next((route for route in routes if route.real_arithmetic), None)
-    if best is None and asked.binary:
+    if best is None and recall_task.binary:
         from ithbit.theory.verdicts import why_no_bound
 
         raise NoBoundError(why_no_bound(task_named(task), arch))
     if best is None:
         from ithbit.theory.recall.verdicts import recall_verdict
 
-        found = recall_verdict(asked, arch, 64 if n is None else n)
+        found = recall_verdict(recall_task, arch, 64 if n is None else n)
         subject = f"no bound for {task} by {arch.depth} of {family} ({model})"
         floats = found.in_floats
         more = "" if floats is None else f"; in a state of 32-bit numbers at most n = {floats:,}"
         raise NoBoundError(f"{subject}: {found.answer}; {found.because}{more}")
-    accuracy = recall_accuracy(asked, arch, n) if n is not None and n > best.n_star else None
-    values, words = asked.values or None, asked.query
+    accuracy = recall_accuracy(recall_task, arch, n) if n is not None and n > best.n_star else None
+    values, words = recall_task.values or None, recall_task.query
     return LengthBounds(
-        task, arch, n, best, routes, all_routes, values, words, asked.counts, accuracy
+        task, arch, n, best, routes, all_routes, values, words, recall_task.counts, accuracy
     )
 
 
@@ -158,8 +158,8 @@ def complexity(
     from ithbit.theory.recall.tasks import recall
     from ithbit.theory.recall.verdicts import one_layer_holds
 
-    asked = recall("rhi" if task is None else task, values)
-    return replace(found, holds=one_layer_holds(asked, arch, found.dimension))
+    recall_task = recall("rhi" if task is None else task, values)
+    return replace(found, holds=one_layer_holds(recall_task, arch, found.dimension))
 
 
 @overload
@@ -251,10 +251,10 @@ def verdict(
     depth = 1 if layers is None else layers
     from ithbit.theory.recall.tasks import recall
 
-    asked = recall(task, values)
+    recall_task = recall(task, values)
     arch = architecture(family, model, n_layers=depth, **sizes)
-    if asked.binary:
+    if recall_task.binary:
         return decide(task_named(task), arch, n)
     from ithbit.theory.recall.verdicts import recall_verdict
 
-    return recall_verdict(asked, arch, n)
+    return recall_verdict(recall_task, arch, n)

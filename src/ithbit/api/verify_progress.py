@@ -12,7 +12,7 @@ from ithbit.display import pluralize
 
 if TYPE_CHECKING:
     from ithbit.api.verify_workers import FolderOutcome
-    from ithbit.verification.proofs.branch_and_bound import Found
+    from ithbit.verification.proofs.branch_and_bound import SearchResult
 
 
 class VerifyProgress:
@@ -51,7 +51,7 @@ class VerifyProgress:
         first, more = next(iter(self._now.values())), len(self._now) - 1
         return f"verifying: {first}" + (f", and {pluralize(more, 'other')}" if more else "")
 
-    def search(self, now: "Found") -> None:
+    def search(self, now: "SearchResult") -> None:
         """Show how far the search for a proof is."""
         self._describe(f"verifying: {now.sentence()}")
 

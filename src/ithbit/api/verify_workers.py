@@ -21,7 +21,7 @@ from ithbit import errors
 from ithbit.errors import IthbitError, StoreError
 
 if TYPE_CHECKING:
-    from ithbit.verification.proofs.branch_and_bound import Found
+    from ithbit.verification.proofs.branch_and_bound import SearchResult
     from ithbit.verification.stored_verification import VerifyOptions, VerifyOutcome
 
 _LEAVE_SECONDS = 30.0  # for a process that was interrupted to save its search
@@ -46,7 +46,7 @@ def verify_folder(
     folder: Path,
     options: "VerifyOptions",
     solved_only: bool,
-    watch: "Callable[[Found], None] | None" = None,
+    watch: "Callable[[SearchResult], None] | None" = None,
     one_by_one: Any = iter,
 ) -> FolderOutcome:
     """Verify the run of a folder, unless it does not count as solved and only those are wanted."""
@@ -200,7 +200,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
-    def watch(found: "Found") -> None:
+    def watch(found: "SearchResult") -> None:
         answer({"progress": found.sentence()})
 
     with suppress(KeyboardInterrupt, BrokenPipeError), one_thread():

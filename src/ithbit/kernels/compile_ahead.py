@@ -32,7 +32,7 @@ _FEW = 2  # with at most this many units, starting processes is not worth it
 _COMMAND = (sys.executable, "-c", "from ithbit.kernels.compile_ahead import main; main()")
 
 
-class Ahead:
+class KernelPrecompiler:
     """Kernels on their way into Triton's cache; a context manager, whose exit stops the compiling.
 
     If few are missing, nothing is compiled ahead.
@@ -59,7 +59,7 @@ class Ahead:
         self._processes: list[subprocess.Popen[str]] = []
         self._thread = threading.Thread(target=self._compile_all, daemon=True)
 
-    def __enter__(self) -> "Ahead":
+    def __enter__(self) -> "KernelPrecompiler":
         if not self._over:
             self._thread.start()
         return self

@@ -68,7 +68,7 @@ def _grow(m: Floats, state: int, size: int, a: int, b: int, z: int) -> None:
 
 
 @part
-def _left(m: Floats, state: int, size: int, a: int, y: int) -> None:
+def _left_product(m: Floats, state: int, size: int, a: int, y: int) -> None:
     """y = a S."""
     for e in range(0, size, 4):
         sums = zero4()
@@ -78,7 +78,7 @@ def _left(m: Floats, state: int, size: int, a: int, y: int) -> None:
 
 
 @part
-def _right(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
+def _right_product(m: Floats, state: int, size: int, b: int, z: int, y: int) -> None:
     """y = S b + Z z."""
     at = state
     for f in range(size):
@@ -103,7 +103,7 @@ def _due(layer: Any, t: Any) -> Any:
 @part
 def _query(m: Floats, state: int, size: int, q: int, mixed: int, below: int) -> None:
     """What a query reads from the state; the inverse of the denominator is kept."""
-    _left(m, state, size, q, mixed)
+    _left_product(m, state, size, q, mixed)
     denominator = splat(_EPS)
     for f in range(size):
         denominator = fma(get(m, q + f), get(m, state + f * (size + 1) + size), denominator)
@@ -140,7 +140,7 @@ def _query_back(
         slope = slope - v * get(m, mixed + f)
         put(m, g + f, v)
     put(m, gz, slope)
-    _right(m, state, size, g, gz, gq)
+    _right_product(m, state, size, g, gz, gq)
 
 
 @part
@@ -168,8 +168,8 @@ def mix_back(
             for a in range(until - 1, since - 1, -1):
                 here = a * d + h * size
                 _grow(m, own, size, q + here, g + here, gz + a * heads + h)
-            _right(m, own, size, kv + key + d, -1, gkv + key)
-            _left(m, own, size, kv + key, gkv + key + d)
+            _right_product(m, own, size, kv + key + d, -1, gkv + key)
+            _left_product(m, own, size, kv + key, gkv + key + d)
 
 
 def parts(T: int, outputs: int, d: int, heads: int, inner: int) -> Parts:

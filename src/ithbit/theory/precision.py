@@ -21,7 +21,7 @@ _BUDGET = 3e7  # numbers of attention (or states) that one spot check may comput
 
 
 @dataclass(frozen=True)
-class Safe:
+class SafeLengths:
     """Every input tried was right for lengths up to `right`; some were wrong from `wrong` on.
 
     `wrong` is None if no length tried went wrong: then `right` is only the longest one tried.
@@ -33,7 +33,7 @@ class Safe:
     def sentence(self) -> str:
         """The finding in words.
 
-        >>> Safe(1424, 1432).sentence(), Safe(8192).sentence()
+        >>> SafeLengths(1424, 1432).sentence(), SafeLengths(8192).sentence()
         ('right up to n = 1424, wrong from 1432 on', 'right as far as tried, n = 8192')
         """
         if self.wrong is None:
@@ -44,22 +44,22 @@ class Safe:
 # Per variant (float32, float64); borders were found by bisection to one per cent.
 # parabola: k² + 1/4 and the score gap 1/(2i²) outgrow 24 bits. cosine: 1 − cos 710 = 1.8e-9.
 # scalar: the tent is 2M times a difference of numbers up to M, which must stay below 2^25.
-SAFE_N: dict[str, tuple[Safe, Safe]] = {
-    "parabola": (Safe(1424, 1432), Safe(8192)),
-    "cosine": (Safe(708, 712), Safe(8192)),
-    "softmax marker": (Safe(2048), Safe(2048)),
-    "linear marker": (Safe(8192), Safe(8192)),
-    "heavy": (Safe(8192), Safe(8192)),
-    "selective": (Safe(8192), Safe(8192)),
-    "time-invariant": (Safe(8192), Safe(8192)),
-    "scalar": (Safe(2880, 2896), Safe(8192)),
-    "pair": (Safe(8192), Safe(8192)),
-    "latch": (Safe(8192), Safe(8192)),
+SAFE_N: dict[str, tuple[SafeLengths, SafeLengths]] = {
+    "parabola": (SafeLengths(1424, 1432), SafeLengths(8192)),
+    "cosine": (SafeLengths(708, 712), SafeLengths(8192)),
+    "softmax marker": (SafeLengths(2048), SafeLengths(2048)),
+    "linear marker": (SafeLengths(8192), SafeLengths(8192)),
+    "heavy": (SafeLengths(8192), SafeLengths(8192)),
+    "selective": (SafeLengths(8192), SafeLengths(8192)),
+    "time-invariant": (SafeLengths(8192), SafeLengths(8192)),
+    "scalar": (SafeLengths(2880, 2896), SafeLengths(8192)),
+    "pair": (SafeLengths(8192), SafeLengths(8192)),
+    "latch": (SafeLengths(8192), SafeLengths(8192)),
     # Trained blocks at width 16; `experiments/trained_reach.py` doubled n up to 1,024.
-    "trained softmax": (Safe(1024), Safe(1024)),
-    "trained linear": (Safe(512, 1024), Safe(1024)),
-    "trained gru": (Safe(1024), Safe(1024)),
-    "trained mamba2": (Safe(128, 256), Safe(1024)),
+    "trained softmax": (SafeLengths(1024), SafeLengths(1024)),
+    "trained linear": (SafeLengths(512, 1024), SafeLengths(1024)),
+    "trained gru": (SafeLengths(1024), SafeLengths(1024)),
+    "trained mamba2": (SafeLengths(128, 256), SafeLengths(1024)),
 }
 
 
@@ -78,7 +78,7 @@ class FloatRun:
         return f"{self.inputs} inputs run, all right, smallest margin {self.margin:.6g}"
 
 
-def safe_n(solution: AnySolution, dtype: str) -> Safe | None:
+def safe_n(solution: AnySolution, dtype: str) -> SafeLengths | None:
     """Up to which n runs of a construction in this type were right; None if it was not measured.
     It goes by the name of the variant: weights that only bear it were not measured either."""
     key = solution.variant

@@ -143,7 +143,7 @@ class ExplicitWeights:
 
 
 @dataclass(frozen=True)
-class Settled:
+class KnownResult:
     """What is known of a task and an architecture, whatever n: `verdict` and `bound` follow it."""
 
     weights: ExplicitWeights | None
@@ -157,7 +157,7 @@ class Settled:
         return "possible" if self.weights else "open"
 
 
-def settle(task: Task, arch: Architecture) -> Settled:
+def known_result(task: Task, arch: Architecture) -> KnownResult:
     """Explicit weights for every n, or a bound, or neither."""
     found = explicit_weights(task, arch)
     weights, missing = (None, found) if isinstance(found, str) else (found, "")
@@ -168,18 +168,18 @@ def settle(task: Task, arch: Architecture) -> Settled:
     except TooDeepError as limit:
         route, no_route = None, f"the bound is not known here: {limit}"
     assert weights is None or route is None, "weights and a bound contradict each other"
-    return Settled(weights, route, missing, no_route)
+    return KnownResult(weights, route, missing, no_route)
 
 
 def why_no_bound(task: Task, arch: Architecture) -> str:
     """Where there is no bound: the verdict at every n, in one sentence, and its command."""
-    settled = settle(task, arch)
-    if settled.weights:
-        because = f"for every n by {settled.weights.sizes} ({settled.weights.theorem})"
+    known = known_result(task, arch)
+    if known.weights:
+        because = f"for every n by {known.weights.sizes} ({known.weights.theorem})"
     else:
-        because = f"{settled.missing}, and {settled.no_route}"
+        because = f"{known.missing}, and {known.no_route}"
     subject = f"no bound for {task} by {arch.depth} of {arch.family} ({arch.model})"
-    return f"{subject}: {settled.answer}; {because}{_see(task, arch)}"
+    return f"{subject}: {known.answer}; {because}{_see(task, arch)}"
 
 
 def _see(task: Task, arch: Architecture) -> str:
@@ -219,10 +219,10 @@ def verdict(task: Task, arch: Architecture, n_bits: int) -> Verdict:
     >>> verdict("rhi", architecture("gru", "trained", width=1), 7).answer
     'impossible'
     """
-    settled = settle(task, arch)
-    if settled.weights:
-        return possible(task, arch, n_bits, settled.weights)
-    return _by_bounds(task, arch, n_bits, settled)
+    known = known_result(task, arch)
+    if known.weights:
+        return possible(task, arch, n_bits, known.weights)
+    return _by_bounds(task, arch, n_bits, known)
 
 
 def possible(task: Task, arch: Architecture, n_bits: int, weights: ExplicitWeights) -> Verdict:
@@ -338,18 +338,18 @@ def hidden_units(solution: Solution) -> int:
     return max(len(bias) for net in nets for bias in net.biases[:-1])
 
 
-def _by_bounds(task: Task, arch: Architecture, n_bits: int, settled: Settled) -> Verdict:
+def _by_bounds(task: Task, arch: Architecture, n_bits: int, known: KnownResult) -> Verdict:
     """The verdict of the bounds where no construction applies."""
-    theorem, route = lower_theorem(task, arch), settled.route
+    theorem, route = lower_theorem(task, arch), known.route
     if route is None:
-        because = f"{settled.missing}; {settled.no_route}"
+        because = f"{known.missing}; {known.no_route}"
         return Verdict(task, arch, n_bits, "open", because, None)
     if n_bits > route.n_star:
         because = f"no weights do it past n* = {route.n_star:,}; {route.rests_on}"
         return Verdict(task, arch, n_bits, "impossible", because, theorem, route=route)
     paper = f" ({theorem})" if theorem and arch.model == "formal" else ""
     because = (
-        f"{settled.missing}; impossible past n* = {route.n_star:,}{paper}, not ruled out at n = "
+        f"{known.missing}; impossible past n* = {route.n_star:,}{paper}, not ruled out at n = "
         f"{n_bits:,}"
     )
     return Verdict(task, arch, n_bits, "open", because, None, route=route)

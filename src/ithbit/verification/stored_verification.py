@@ -16,7 +16,7 @@ from ithbit.store.folder import keep_verification
 from ithbit.store.records import VerificationRecord
 from ithbit.store.schema import UnreadableError
 from ithbit.verification.proofs import run_proof
-from ithbit.verification.proofs.branch_and_bound import Found
+from ithbit.verification.proofs.branch_and_bound import SearchResult
 from ithbit.verification.proofs.leaf_checks import OneByOne
 from ithbit.verification.record_merging import is_enough, may_be_proved, merge_with_stored
 from ithbit.verification.run_verification import try_inputs
@@ -51,7 +51,7 @@ class VerifyOutcome:
 def verify_stored(
     stored: StoredRun,
     options: VerifyOptions,
-    watch: Callable[[Found], None] | None = None,
+    watch: Callable[[SearchResult], None] | None = None,
     one_by_one: OneByOne = iter,
     note: Callable[[str], None] = lambda sentence: None,
 ) -> VerifyOutcome:

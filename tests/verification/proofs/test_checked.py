@@ -27,7 +27,7 @@ from ithbit.theory.certificate_file import CertificateError, check_certificate, 
 from ithbit.theory.trained_blocks import shapes
 from ithbit.verification.checks.one_layer_balls import OneLayer
 from ithbit.verification.proofs import leaf_checks, run_proof
-from ithbit.verification.proofs.branch_and_bound import Found, Nodes, read_part, search
+from ithbit.verification.proofs.branch_and_bound import Nodes, SearchResult, read_part, search
 from ithbit.verification.proofs.certificate import weights_of
 from ithbit.verification.proofs.kinds import bounds_for
 from ithbit.verification.proofs.run_proof import prove_run, search_proof
@@ -564,7 +564,7 @@ def test_bounds_that_are_none_prove_nothing() -> None:
     """NaN, and a bound above a margin that was met."""
     empty = np.zeros((1, 0, 2))
     leaves = Nodes(np.array([0]), np.array([[1]], np.int8), empty, np.ones(1), np.array([-1]))
-    found = Found(leaves, 1.0, 2.0, "1", 1, 1.0, 1, 0.0)
+    found = SearchResult(leaves, 1.0, 2.0, "1", 1, 1.0, 1, 0.0)
     assert found.outcome == "proved"
     for proved, met in ((np.nan, 2.0), (1.0, np.nan), (3.0, 2.0), (-1.0, 2.0)):
         assert replace(found, least_proved=proved, least_found=met).outcome == "open"

@@ -227,9 +227,11 @@ def compiling(runs: list[RunSpec], context: TrainingContext) -> Iterator[Callabl
     with ExitStack() as stack:
         waited: dict[ModelSpec, list[Callable[[ModelSpec], bool]]] = defaultdict(list)
         for (batch_size, kind), served in models.items():
-            from ithbit.kernels.compile_ahead import Ahead
+            from ithbit.kernels.compile_ahead import KernelPrecompiler
 
-            ahead = stack.enter_context(Ahead(list(served), batch_size, device.torch, say, kind))
+            ahead = stack.enter_context(
+                KernelPrecompiler(list(served), batch_size, device.torch, say, kind)
+            )
             for model in served:
                 waited[model].append(ahead.ready)
         yield lambda run: all(ready(run.model) for ready in waited.get(run.model, ()))

@@ -40,7 +40,7 @@ WINDOW = 5  # places on each side of the index that are evaluated one by one
 
 
 @dataclass(frozen=True)
-class Pointed:
+class ScoredCurve:
     """What the last attention sees: n bits on a curve, scored by the reading token."""
 
     places: list[Ball]
@@ -63,7 +63,7 @@ def certify_angle(solution: TrainedSolution) -> Bound:
         reader.zero(*(f"blocks.{layer}.{name}" for name in names))
     used = 1 if right else 2
     reader.zero(*(f"blocks.{layer}.out.weight" for layer in range(used, solution.depth)))
-    return _right(solution, reader) if right else _left(solution, reader)
+    return _rhi_margin(solution, reader) if right else _lhi_margin(solution, reader)
 
 
 def _head_maps(reader: Reader, layer: int) -> tuple[Matrix, Matrix]:
@@ -86,7 +86,7 @@ def _pointed(
     v: Rational,
     D: tuple[Rational, Rational],
     shrink: Ball,
-) -> tuple[Matrix, Pointed]:
+) -> tuple[Matrix, ScoredCurve]:
     """The scores of the block that points, and what it sees; s(p) = sqrt(d / (D0 + D1 p^2))."""
     what = f"of block {layer + 1}"
     scores, moved = _head_maps(reader, layer)
@@ -97,10 +97,10 @@ def _pointed(
     places, (D0, D1) = places_of(reader.solution, slope), D
     scale = [_root(reader.solution.width, D0 + D1 * p * p) for p in places]
     value = arb(v * moved[BITS, BITS])
-    return scores, Pointed([arb(p) for p in places], scale, shrink, arb(D0 / D1), value)
+    return scores, ScoredCurve([arb(p) for p in places], scale, shrink, arb(D0 / D1), value)
 
 
-def _right(solution: TrainedSolution, reader: Reader) -> Bound:
+def _rhi_margin(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
     nu, eps = reader.norms, exact(SOFTMAX.norm_eps)
     one, slope, v = bits_of(t)
@@ -121,7 +121,7 @@ def _right(solution: TrainedSolution, reader: Reader) -> Bound:
     return least_of(margins)
 
 
-def _pull(seen: Pointed, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
+def _pull(seen: ScoredCurve, i: int, A: Ball, B: Ball, rest: list[Ball]) -> Ball:
     """The least that attention adds towards the answer; `rest` are scores of other tokens."""
     need(bool(A > 0) and bool(B >= 0), "scores must rise with the place and then fall")
     n, at = len(seen.places), i - 1
@@ -164,7 +164,7 @@ def _after_norms(reader: Reader, y: Ball, square: Ball) -> Ball:
     return arb(reader.head(BITS)) * y
 
 
-def _left(solution: TrainedSolution, reader: Reader) -> Bound:
+def _lhi_margin(solution: TrainedSolution, reader: Reader) -> Bound:
     t, d, n = tokens(reader), solution.width, solution.n_bits
     nu, eps = reader.norms, exact(SOFTMAX.norm_eps)
     one, slope, v = bits_of(t)

@@ -59,7 +59,7 @@ _ONE = [fmpq(1)]  # the direction in which a net of one number is followed
 
 
 @dataclass(frozen=True, eq=False)
-class Approach:
+class MarkerInput:
     """What the first MLP sees: `marker` as a function of s, and the parts of s."""
 
     marker: Line
@@ -93,7 +93,7 @@ def certify_marker(solution: Solution) -> Bound:
     return Bound(rounded_down(least), index, answer, EXACT if recurrent else BALLS)
 
 
-def _check_marks(approach: Approach) -> None:
+def _check_marks(approach: MarkerInput) -> None:
     """(C2): for each i, nothing but position i holding a 1 can meet the marker's support."""
     left, right = approach.marker.support()
     order = sorted(range(len(approach.base)), key=approach.base.__getitem__)
@@ -132,7 +132,7 @@ def _second_layer(solution: Solution) -> tuple[Line, Line]:
     return line_of(net, along).times(exact(one) - exact(zero)), collected
 
 
-def approach_of(solution: Solution) -> Approach:
+def approach_of(solution: Solution) -> MarkerInput:
     """The approach of the first layer; raises `UnsuitableError` if the argument does not apply."""
     layer = solution.layers[0]
     seen = solution.task == "lhi" or not getattr(layer, "causal", True)
@@ -145,7 +145,7 @@ def approach_of(solution: Solution) -> Approach:
     raise UnsuitableError("the argument covers attention and SSM layers only")
 
 
-def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) -> Approach:
+def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) -> MarkerInput:
     table = solution.embedding
     bits, index = table.bit[..., 0], table.index[:, 0]
     others = [*bits, *([] if table.end is None else [table.end])]  # options of each token
@@ -181,7 +181,7 @@ def _attention(solution: Solution, layer: SoftmaxAttention | LinearAttention) ->
         at_index.append((e_exact + v * e_exact, e_exact + v * e_exact + bound))
     if isinstance(layer, SoftmaxAttention):
         at_index = _softmax_index(layer, others, index, v, g)
-    return Approach(
+    return MarkerInput(
         marker=line_of(layer.net, _ONE),
         base=exact_row(np.concatenate(others, axis=None)),
         offset=offset,
@@ -223,7 +223,7 @@ def _softmax_index(
     return spreads
 
 
-def _ssm(solution: Solution, layer: Ssm) -> Approach:
+def _ssm(solution: Solution, layer: Ssm) -> MarkerInput:
     table = solution.embedding
     assert table.end is not None
     require_unit_memory(layer)
@@ -239,7 +239,7 @@ def _ssm(solution: Solution, layer: Ssm) -> Approach:
     states = [exact(layer.h0[0]) + put(exact(e)) for e in table.index[:, 0]]
     at_index = [p * exact(e) + q * h for e, h in zip(table.index[:, 0], states, strict=True)]
     along = [fmpq(0), 1 / q]  # p x + q h grows by one along it
-    return Approach(
+    return MarkerInput(
         marker=line_of(layer.phi, along),
         base=[p * x for x in exact_row([*table.bit.ravel(), *table.end])],
         offset=[q * h for h in states],

@@ -76,7 +76,7 @@ def silu() -> Activation:
 
 
 @dataclass(frozen=True)
-class Opened:
+class MarkBounds:
     """A mark: at least `signal`, which may be negative, and at most `peak` in size at the index, at
     most `tail` in size elsewhere."""
 
@@ -97,7 +97,7 @@ class Window:
     bit: Rational  # h > 0
     writes: Rational  # z > 0
 
-    def opened(self, offset: Ball, lowest: Ball, least: Ball, most: Ball) -> Opened:
+    def mark_bounds(self, offset: Ball, lowest: Ball, least: Ball, most: Ball) -> MarkBounds:
         """What the window writes if a_1 is `offset` at the bit of the index.
 
         `lowest` is the least a_1 of any bit, and the norm's scale lies between least and most.
@@ -118,7 +118,7 @@ class Window:
         inside = least * (up - tau).lower()
         signal = inside - 2 * self.activation.at_least(least * slack) - 2 * psi - residue
         peak = most * up + 2 * self.activation.most + 2 * psi + residue
-        return Opened(
+        return MarkBounds(
             (z * signal).lower(), (z * peak).upper(), (z * (4 * psi + 2 * residue)).upper()
         )
 
@@ -236,7 +236,7 @@ def certify_linear(solution: TrainedSolution) -> Bound:
     margins: list[Ball] = []
     for i in range(1, n + 1):
         offset = arb(places[i - 1]) - taken[i - 1]
-        opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
+        opened = window.mark_bounds(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
         normed = scale(nu[BITS] * v * v, reach, arb(nu[FOUND]) * opened.peak**2).lower()
         # The norm's scale lies between normed and most: the worse of the two, by the signal's sign.
         mark = (normed * opened.signal).min(most * opened.signal)
@@ -338,7 +338,7 @@ def certify_mamba2(solution: TrainedSolution) -> Bound:
     margins: list[Ball] = []
     for i in range(1, n + 1):
         offset = arb(places[i - 1]) - taken[i - 1]
-        opened = window.opened(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
+        opened = window.mark_bounds(offset, arb(places[0]) - taken[i - 1].upper(), least, most)
         total = (two.decay ** (T - 1 - i) * opened.signal - (n - 1) * opened.tail).lower()
         mark = (arb(d).sqrt() * total / spread).lower()
         # `spread` is an upper bound: it lowers a positive sum. Of another sum only the final norm

@@ -60,7 +60,7 @@ def confirm_leaf(
     return least
 
 
-class Remembering:
+class CachedLeafCheck:
     """A check that bounds every leaf once: a certificate is made with these bounds, and its bytes
     are confirmed with them."""
 

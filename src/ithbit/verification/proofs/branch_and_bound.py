@@ -54,7 +54,7 @@ class Nodes(Leaves):
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """What a search has found: leaves that cover all inputs, and the input of least margin met. By
     its own bounds: *proved* is its word for what a certificate is to be made of."""
 
@@ -117,11 +117,11 @@ def share_closed(leaves: Nodes, functionals: FloatArray) -> float:
 def search(
     bounds: MarginBounds,
     seconds: float = 60.0,
-    watch: Callable[[Found], None] | None = None,
-    start: Found | None = None,
-    keep: Callable[[Found], None] | None = None,
+    watch: Callable[[SearchResult], None] | None = None,
+    start: SearchResult | None = None,
+    keep: Callable[[SearchResult], None] | None = None,
     tighten: float = 0.0,
-) -> Found:
+) -> SearchResult:
     """Bound the margin over all inputs from below until the bound is within the slack of `bounds`
     of the least margin met, an input is wrong, or the time is up. Where any bound above 0 is enough
     and is reached, at most a share `tighten` of the nodes so far is spent on coming within a tenth
@@ -145,11 +145,11 @@ def search(
     leaves = Nodes(index, bits, limits, none, np.full(len(index), _NEW))
     least, worst, begun = math.inf, ("", 0), False
 
-    def found(now: float) -> Found:
+    def result(now: float) -> SearchResult:
         closed, low = share_closed(leaves, bounds.functionals), float(leaves.lower.min())
         spent = now - started
         left = max(0.0, min(spent * (1 - closed) / closed if closed else seconds, seconds - spent))
-        return Found(leaves, low, least, *worst, closed, count, before + spent, left)
+        return SearchResult(leaves, low, least, *worst, closed, count, before + spent, left)
 
     try:
         while True:
@@ -163,9 +163,9 @@ def search(
                     todo = np.flatnonzero((leaves.lower < _NEAR * least) & (leaves.branch >= 0))
             done = least <= 0 or (begun and now - started > seconds)
             if done or not (len(new) or len(todo)):
-                return found(now)
+                return result(now)
             if watch is not None and now - spoken > _SPOKEN:
-                watch(found(now))
+                watch(result(now))
                 spoken = time.perf_counter()
             if len(new):
                 split = new[: bounds.batch]
@@ -182,7 +182,7 @@ def search(
             leaves = Nodes.joined([rest, fresh])
     except KeyboardInterrupt:
         if keep is not None:
-            keep(found(time.perf_counter()))
+            keep(result(time.perf_counter()))
         raise
 
 
@@ -233,7 +233,7 @@ def _children(bounds: MarginBounds, nodes: Nodes) -> tuple[Ints, Ints, FloatArra
     return index, bits, limits
 
 
-def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes:
+def part_of(found: SearchResult, functionals: FloatArray, weights_sha256: str) -> bytes:
     """An unfinished search as a file, for the weights with that digest."""
     arrays = {name: np.ascontiguousarray(each) for name, each in vars(found.leaves).items()}
     numbers = {name: value for name, value in vars(found).items() if name != "leaves"}
@@ -241,7 +241,7 @@ def part_of(found: Found, functionals: FloatArray, weights_sha256: str) -> bytes
     return save(arrays | {"functionals": np.ascontiguousarray(functionals)}, about)
 
 
-def read_part(path: Path, weights_sha256: str, n: int) -> tuple[Found, FloatArray] | None:
+def read_part(path: Path, weights_sha256: str, n: int) -> tuple[SearchResult, FloatArray] | None:
     """The search of n bits in a file, and its functionals; None if it holds none for these weights.
 
     Only the leaves and the effort are taken. Raises `CertificateError` if they are damaged, or if
@@ -278,4 +278,4 @@ def read_part(path: Path, weights_sha256: str, n: int) -> tuple[Found, FloatArra
         raise CertificateError("a set of inputs leaves the bit at its index free")
     if hole(leaves, functionals) is not None:
         raise CertificateError("its sets do not cover all inputs")
-    return Found(leaves, -math.inf, math.inf, "", 0, 0.0, nodes, seconds), functionals
+    return SearchResult(leaves, -math.inf, math.inf, "", 0, 0.0, nodes, seconds), functionals

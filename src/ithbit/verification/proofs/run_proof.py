@@ -28,10 +28,10 @@ from ithbit.store.writing import write_output
 from ithbit.tasks.tokens import token_table
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
-from ithbit.verification.checks.interface import Remembering
+from ithbit.verification.checks.interface import CachedLeafCheck
 from ithbit.verification.input_search import evaluate_singly
 from ithbit.verification.proofs import certificate
-from ithbit.verification.proofs.branch_and_bound import Found, part_of, read_part, search
+from ithbit.verification.proofs.branch_and_bound import SearchResult, part_of, read_part, search
 from ithbit.verification.proofs.certificate import Confirmed
 from ithbit.verification.proofs.interface import Leaves, MarginBounds, NoBoundsError
 from ithbit.verification.proofs.kinds import bounds_for, kind_of, second_check_for
@@ -52,7 +52,7 @@ def prove_run(
     stored: StoredRun,
     record: VerificationRecord,
     seconds: float = SECONDS,
-    watch: Callable[[Found], None] | None = None,
+    watch: Callable[[SearchResult], None] | None = None,
     one_by_one: OneByOne = iter,
     say: Say = lambda sentence: None,
 ) -> VerificationRecord:
@@ -143,7 +143,7 @@ def search_proof(
     weights: bytes,
     file: Path,
     seconds: float = SECONDS,
-    watch: Callable[[Found], None] | None = None,
+    watch: Callable[[SearchResult], None] | None = None,
     one_by_one: OneByOne = iter,
     say: Say = lambda sentence: None,
 ) -> tuple[Proof, Case | None]:
@@ -170,7 +170,7 @@ def search_proof(
         say(f"the bounds of {run.name} need more memory than there is")
         return Proof("no bounds"), None
 
-    def keep(found: Found) -> None:
+    def keep(found: SearchResult) -> None:
         with suppress(OutputError):
             write_output(part, part_of(found, bounds.functionals, sha))
 
@@ -211,7 +211,7 @@ def _certified(
     run: RunSpec,
     weights: bytes,
     proof: Proof,
-    found: Found,
+    found: SearchResult,
     bounds: MarginBounds,
     file: Path,
     one_by_one: OneByOne,
@@ -224,7 +224,7 @@ def _certified(
     try:
         with suppress(ArithmeticError):  # weights that the check does not bear
             check = second_check_for(run.model, certificate.weights_of(weights))
-            remembering = None if check is None else Remembering(check)
+            remembering = None if check is None else CachedLeafCheck(check)
         if remembering is not None:
             common = checked_leaves(remembering, leaves, kind.close, one_by_one)
             # Bounded again by the search's own code, whose bounds differ a little with the batch.
