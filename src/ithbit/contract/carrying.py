@@ -18,7 +18,6 @@ _HELD = 8  # neighbouring cuts whose effect ends at one output
 _APART = 4  # cuts that are looked at first: two of them are among any `_HELD` neighbours
 _DRAWS = 6
 _SPENT = 0.3  # of the time, after which no longer inputs are tried
-_LATE = 0.25  # of the time, with no more of which shorter inputs do
 _EVERY = (130, 128, 64, 32, 16)
 _LONGER = ((257, 247, 257), (513, 503, 513), (1025, 1015, 1025))  # length and cuts, for one border
 
@@ -28,8 +27,7 @@ def check_carries(run: CheckRun) -> None:
     if run.leaks or run.mixes or run.is_random:
         mixed = "examples depend on each other" if run.mixes else "random in evaluation mode"
         return run.skip("carries", "later tokens matter anyway" if run.leaks else mixed)
-    late = run.clock.left < _LATE * run.clock.seconds
-    full = longest_of(run, _EVERY[2:] if late else _EVERY)
+    full = longest_of(run, _EVERY)
     places = [(full, 1, full)] if full else []
     done: list[str] = []
     with run.attempt("carries"):
