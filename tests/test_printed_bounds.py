@@ -33,7 +33,7 @@ from ithbit.theory.certifiers.every_n import (
 from ithbit.theory.constructions import CONSTRUCTIONS, TRAINED, construct
 from ithbit.theory.summary_table import SummaryEntry
 from ithbit.theory.verdicts import verdict
-from ithbit.verification.proofs.branch_and_bound import Found
+from ithbit.verification.proofs.branch_and_bound import SearchResult
 from ithbit.verification.proofs.certificate import Confirmed
 from ithbit.verification.proofs.interface import Leaves, NodeBounds
 from ithbit.verification.proofs.leaf_checks import need_bounds
@@ -101,13 +101,14 @@ def test_margins_of_proofs_are_rounded_down(value):
     assert printed("as run in float32 {}", sentence) <= value / 2
     confirmed = Confirmed("a run", 8, value, 2, SECOND).sentence()
     assert printed("margin at least {}, in real", confirmed) <= value
-    found = Found(None, value, 2 * value, "01", 1, 0.5, 10, 1.0)
+    found = SearchResult(None, value, 2 * value, "01", 1, 0.5, 10, 1.0)
     assert printed("least bound {}, 10 nodes", found.sentence()) <= value
 
 
 def test_a_margin_that_is_not_proved_is_not_printed():
     for nothing in (0.0, -1.0, float("nan"), float("-inf")):
-        assert "least bound none" in Found(None, nothing, 1.0, "01", 1, 0.5, 10, 1.0).sentence()
+        search = SearchResult(None, nothing, 1.0, "01", 1, 0.5, 10, 1.0)
+        assert "least bound none" in search.sentence()
 
 
 @pytest.mark.parametrize("share", [0.99999999, 0.999949, 1 - 2**-53, 0.123456, 0.0])
@@ -115,7 +116,7 @@ def test_shares_that_are_proved_are_rounded_down(share):
     said = Proof("open", share_closed=share).sentence()
     assert printed("bounds above 0 on {}% of all", said) <= 100 * Fraction(share)
     assert "100.00%" not in said
-    found = Found(None, 0.0, 1.0, "01", 1, share, 10, 1.0).sentence()
+    found = SearchResult(None, 0.0, 1.0, "01", 1, share, 10, 1.0).sentence()
     assert printed("{}% closed", found) <= 100 * Fraction(share)
 
 

@@ -104,7 +104,7 @@ def _room(labels: Iterable[str]) -> float:
 
 def _tall(line: Line) -> float:
     """The height of a line of squares, or of its label if that is taller."""
-    return 9 * LINE / _INCH * n_lines(line[0]) + 0.3 if "\n" in line[0] else 1.0
+    return 9 * LINE / _INCH * n_lines(line[0]) + 0.5 if "\n" in line[0] else 1.0
 
 
 def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int]) -> None:
