@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.support.correct_layers import (
     Attention,
     FourierInFloat32,
+    InBfloat16,
     LinearChunked,
     SelectiveScan,
     TokenShift,
@@ -361,6 +362,11 @@ class ByTotalLength(Plain):
         return x * math.log(x.shape[1])
 
 
+class ByTotalLengthInBfloat16(InBfloat16):
+    def mixed(self, q, k, v, x):
+        return super().mixed(q, k, v, x) * (1 + 1 / math.sqrt(x.shape[1]))
+
+
 class CountsFromTheEnd(Plain):
     def fault(self, x):
         return torch.arange(x.shape[1]).flip(0).to(x)[:, None].expand_as(x) / 100
@@ -475,4 +481,5 @@ BROKEN = [
     (LosesAHead, "carries"), (StepClamps, "step"), (ScanDiffers, "step"),
     (ForgetsItsStateArgument, "step"), (Understates, "state"), (OverflowsAhead, "overflow"),
     (IgnoresItsMask, "causal"), (HashesTheFuture, "causal"),
+    (ByTotalLengthInBfloat16, "length"),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ithbit.contract.calling import reseeds
 from ithbit.contract.checking import CheckRun
-from ithbit.contract.comparison import SMALL_STEP, apart, is_leak, jittered, tolerance, unit_of
+from ithbit.contract.comparison import apart, is_leak, jittered, small_step, tolerance, unit_of
 from ithbit.contract.findings import Finding
 from ithbit.contract.watching import CannotCheckError
 from ithbit.models.user_code import FAILURES
@@ -186,8 +186,10 @@ def _batch(run: CheckRun) -> None:
                     return
         if run.is_random:
             continue
-        response = apart(caller(jittered(x, SMALL_STEP, g)), whole).nan_to_num(0.0, 0.0, 0.0)
-        allowed = float(tolerance(float(response.max()), scale, unit))
+        coarse = max(unit, run.coarse)
+        moved = caller(jittered(x, small_step(coarse), g))
+        response = apart(moved, whole).nan_to_num(0.0, 0.0, 0.0)
+        allowed = float(tolerance(float(response.max()), scale, coarse))
         for rows in (slice(0, 1), slice(_BATCH - 1, _BATCH), slice(1, 3)):
             change = _largest(apart(caller(x[rows]), whole[rows]))
             if change > allowed:
