@@ -17,12 +17,13 @@ from ithbit.contract.inputs import FUTURES, VAST
 from ithbit.contract.leaks import Observed, finding_of, search
 
 LENGTHS = (
-    *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1024, 1025),
+    *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 512, 513, 1000),
+    *(1024, 1025),
 )
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
 # Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
 _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
-_FAR = 1000  # tokens from which on a few cuts are tried alone
+_FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
 _NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
 _DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
