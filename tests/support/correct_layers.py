@@ -697,7 +697,8 @@ def instance(width: int) -> nn.Module:
 CORRECT = [
     Attention, Sdpa, SdpaMask, LargeNegativeMask, InBfloat16, MinusTenThousand, SlidingWindow,
     WindowByUnfold, AttentionSinks, Alibi, Rotary, RotaryTable, SharedKeys, OnlineSoftmax, Positive,
-    LinearCumsum, LinearChunked, LinearScan, LinearBySubtraction, Retention, DeltaRule, SigmoidAttention, TopKeys,
+    LinearCumsum, LinearChunked, LinearScan, LinearBySubtraction, Retention, DeltaRule,
+    SigmoidAttention, TopKeys,
     Convolution, ConvolutionCut, Dilated, FourierConvolution, FourierInFloat32, FourierInSteps,
     ComplexRecurrence, RollingSum, Gru,
     LstmTuple, WithDropout, SelectiveScan, SelectiveProduct, SelectiveChunks, DoublingScan, LogScan,

@@ -1,5 +1,5 @@
-"""The types in which a layer computes, as torch sees them: in a layer of float64, attention may well
-be in bfloat16."""
+"""The types in which a layer computes, as torch sees them: a layer in float64 may well have an
+attention in bfloat16."""
 
 from collections.abc import Callable
 from typing import Any
