@@ -346,6 +346,34 @@ class KeepsItsTable(Plain):
         return self.table[-x.shape[1] :].expand_as(x)
 
 
+class GivesItsBuffer(Plain):
+    """The output is in memory that the next call of that shape uses again."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        held = getattr(self, "held", y.detach())
+        self.held = held if held.shape == y.shape and held.dtype == y.dtype else y.detach()
+        return y if y.requires_grad else self.held.copy_(y)
+
+
+class KeepsItsFirstLength(Plain):
+    """Tokens after as many as the first input had are summed from the end."""
+
+    def fault(self, x):
+        self.first = getattr(self, "first", x.shape[1])
+        late = x[:, self.first :].flip(1).cumsum(1).flip(1)
+        return torch.cat([torch.zeros_like(x[:, : self.first]), late], 1)
+
+
+class OpensAfterCalls(Plain):
+    """Has a fault at 100 tokens after calls with 33 to 60."""
+
+    def fault(self, x):
+        n, is_open = x.shape[1], getattr(self, "is_open", False)
+        self.is_open = is_open or 33 <= n < 60
+        return x.mean(1, keepdim=True) * (n == 100 and is_open)
+
+
 class NoiseInEvaluation(Plain):
     def fault(self, x):
         return F.dropout(x, 0.1)
@@ -481,5 +509,6 @@ BROKEN = [
     (LosesAHead, "carries"), (StepClamps, "step"), (ScanDiffers, "step"),
     (ForgetsItsStateArgument, "step"), (Understates, "state"), (OverflowsAhead, "overflow"),
     (IgnoresItsMask, "causal"), (HashesTheFuture, "causal"),
-    (ByTotalLengthInBfloat16, "length"),
+    (ByTotalLengthInBfloat16, "length"), (GivesItsBuffer, "stateless"),
+    (KeepsItsFirstLength, "stateless"), (OpensAfterCalls, "stateless"),
 ]  # fmt: skip

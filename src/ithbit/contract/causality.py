@@ -23,6 +23,7 @@ LENGTHS = (
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
 # Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
 _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
+_AFTER_CALLS = "what it reads depends on the calls before"
 _FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
 _NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
@@ -58,6 +59,10 @@ def check_causal(run: CheckRun) -> None:
     """The clause causal, and overflow beside it."""
     with run.attempt("causal"):
         found = _searched(run)
+        if found is not None and found.clause != "causal":  # not in a new layer
+            run.report(found)
+            run.caller = run.caller.like(fresh=True)
+            found = _searched(run)
         if found is not None:
             run.report(found)
         elif not run.cuts:
@@ -146,11 +151,13 @@ def check_any_cut(run: CheckRun) -> None:
             if run.clock.left < 0 or length > max(run.lengths) or not run.takes(length):
                 continue
             if seen := search(run, run.caller, f"any {number}", length, cuts):
-                run.results.pop("causal", None)
-                run.report(finding_of(run, run.caller, "causal", seen))
-                return
+                found = finding_of(run, run.caller, "causal", seen)
+                if found.clause == "causal":
+                    run.results.pop("causal", None)
+                return run.report(found)
         run.results.pop("causal", None)
         run.keep("causal", _note(run))
+    return None
 
 
 def longest_of(run: CheckRun, lengths: Iterable[int]) -> int | None:
@@ -181,7 +188,8 @@ def check_training(run: CheckRun) -> None:
                 seen = search(run, caller, "training", length, cuts, FUTURES[:3], rows=rows)
                 if seen is not None:
                     how = ", in training mode"
-                    return run.report(finding_of(run, caller, "train-eval", seen, how))
+                    run.report(finding_of(run, caller, "train-eval", seen, how))
+                    return run.skip("train-eval", _AFTER_CALLS)
             done.append(length)
         run.keep("train-eval", f"lengths {_listed(done)}, at a fixed random seed")
     return None
@@ -214,6 +222,7 @@ def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
         seen = search(run, caller, clause, length, cuts, kinds, exact=exact)
         done.append(length)
         if seen is not None:
-            return run.report(finding_of(run, caller, clause, seen, f", in {clause}"))
+            run.report(finding_of(run, caller, clause, seen, f", in {clause}"))
+            return run.skip(clause, _AFTER_CALLS)
     run.keep(clause, f"lengths {_listed(done)}")
     return None
