@@ -296,6 +296,21 @@ class StraightThroughAll(Plain):
         return mean - mean.detach()
 
 
+class StraightThroughBorders(Plain):
+    """Its gradient alone crosses the borders of chunks of 12."""
+
+    def fault(self, x):
+        ahead = F.pad(x, (0, 0, 0, 1))[:, 1:] * (torch.arange(x.shape[1]) % 12 == 11)[:, None]
+        return ahead - ahead.detach()
+
+
+class WindowOfLargeInputs(Attention):
+    """The window is shorter where all numbers together are large."""
+
+    def mask(self, n, x):
+        return super().mask(n, x).triu(-8 if x.abs().mean() > 1.5 else -n)
+
+
 class MixesTheBatch(Plain):
     def fault(self, x):
         return 0.1 * x.mean(0, keepdim=True)
@@ -511,4 +526,6 @@ BROKEN = [
     (IgnoresItsMask, "causal"), (HashesTheFuture, "causal"),
     (ByTotalLengthInBfloat16, "length"), (GivesItsBuffer, "stateless"),
     (KeepsItsFirstLength, "stateless"), (OpensAfterCalls, "stateless"),
+    (StraightThroughBorders, "gradient"), (WindowOfLargeInputs, "causal"),
+    (WindowOfLargeInputs, "batch"),
 ]  # fmt: skip

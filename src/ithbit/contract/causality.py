@@ -17,8 +17,8 @@ from ithbit.contract.inputs import FUTURES, VAST
 from ithbit.contract.leaks import Observed, finding_of, search
 
 LENGTHS = (
-    *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 512, 513, 1000),
-    *(1024, 1025),
+    *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1000, 1024),
+    1025,
 )
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
 # Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
@@ -26,6 +26,7 @@ _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
 _AFTER_CALLS = "what it reads depends on the calls before"
 _FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
+_ALONE = (17, 65)  # where rows are tried one by one
 _NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
 _DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
 
@@ -122,6 +123,10 @@ def _searched(run: CheckRun) -> Finding | None:
     for kind in FUTURES:
         if seen := search(run, caller, "kind", small, cuts, [kind]):
             return finding_of(run, caller, "causal", seen, f", to tokens {kind[0]}")
+    for length in run.lengths_taken(_ALONE):  # what is of all rows together is plain in one
+        some = [(length + 1) // 2, length - 1]
+        if seen := search(run, caller, "alone", length, some, FUTURES[3:4], rows=1):
+            return finding_of(run, caller, "causal", seen, f", to tokens {FUTURES[3][0]}")
     if seen := search(run, caller, "vast", small, cuts, [VAST]):
         run.report(finding_of(run, caller, "overflow", seen, f", to tokens {VAST[0]}"))
     moved = caller.like(moved=True)
