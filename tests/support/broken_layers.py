@@ -238,6 +238,20 @@ class LargeOnly(Plain):
         )
 
 
+class BordersInTraining(ChunkBorder):
+    size = 36
+
+    def fault(self, x):
+        return super().fault(x) * self.training
+
+
+class BordersInBfloat16(ChunkBorder):
+    size = 36
+
+    def fault(self, x):
+        return super().fault(x) * (x.dtype == torch.bfloat16)
+
+
 class BatchNormInTraining(Plain):
     def __init__(self, width):
         super().__init__(width)
@@ -527,5 +541,6 @@ BROKEN = [
     (ByTotalLengthInBfloat16, "length"), (GivesItsBuffer, "stateless"),
     (KeepsItsFirstLength, "stateless"), (OpensAfterCalls, "stateless"),
     (StraightThroughBorders, "gradient"), (WindowOfLargeInputs, "causal"),
-    (WindowOfLargeInputs, "batch"),
+    (WindowOfLargeInputs, "batch"), (BordersInTraining, "train-eval"),
+    (BordersInBfloat16, "bfloat16"),
 ]  # fmt: skip

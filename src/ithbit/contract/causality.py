@@ -28,6 +28,7 @@ _FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
 _ALONE = (17, 65)  # where rows are tried one by one
 _NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
+_EVERY_NEAR = 65  # every cut is tried of it, in narrower dtypes and in training mode
 _DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
 
 
@@ -54,6 +55,14 @@ def border_cuts(length: int) -> list[int]:
     if length > 300:
         fixed, ends = {300, 400}, {2, length - 2}
     return sorted(cut for cut in borders | ends | fixed if 0 < cut < length)
+
+
+def _nearby_cuts(length: int, done: list[int]) -> list[int]:
+    """Every cut at 65 tokens; what that has shown is left out of longer inputs."""
+    if length == _EVERY_NEAR:
+        return list(range(1, length))
+    near = _EVERY_NEAR - 1 if _EVERY_NEAR in done else 0
+    return [cut for cut in border_cuts(length) if cut >= near or length < near]
 
 
 def check_causal(run: CheckRun) -> None:
@@ -184,7 +193,7 @@ def check_training(run: CheckRun) -> None:
                 return run.skip("train-eval", "random in training mode at a fixed seed too")
         done: list[int] = []
         for length in lengths:
-            several = border_cuts(length) if length in (17, 65) else few_cuts(length)
+            several = _nearby_cuts(length, done) if length in (17, 65) else few_cuts(length)
             for cuts, rows in ((few_cuts(length), 1), (several, None)):
                 if run.clock.left < 0 or (length > 65 and rows == 1 and not run.mixes):
                     continue
@@ -220,10 +229,10 @@ def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
     for length in (17, 65, 64, 130, 257, 1025):
         if not run.takes(length) or (run.clock.left < 0 and len(done) > 1):
             continue
-        cuts = border_cuts(length) if length in _NARROW else few_cuts(length)[1:]
+        cuts = _nearby_cuts(length, done) if length in _NARROW else few_cuts(length)[1:]
         if run.mixes:
             cuts = cuts[:: max(1, len(cuts) // 6)]
-        kinds = FUTURES[:3] + FUTURES[12:]
+        kinds = FUTURES[:3] + (() if length == _EVERY_NEAR else FUTURES[12:])
         seen = search(run, caller, clause, length, cuts, kinds, exact=exact)
         done.append(length)
         if seen is not None:
