@@ -103,7 +103,7 @@ def _compared(
     examined: int = 4,
 ) -> tuple[Effect, ...]:
     g = torch.Generator().manual_seed(run.seed("jitter"))
-    key = tuple((each.base_seed, each.base) for each in drawings)
+    key = tuple((each.length, each.base_seed, each.base) for each in drawings)
     if key not in caller.kept or caller.fresh:
         if len(caller.kept) >= _FIRST:
             caller.kept.clear()
