@@ -34,6 +34,7 @@ def test_a_broken_layer_exits_1_with_code_that_runs_as_pasted(ithbit, tmp_path) 
     status, out, _ = ithbit("check", "layers.py:Mine", "--seconds", 1)
     assert status == 1
     assert "breaks 1 clause of its contract: causal" in out
+    assert "no leak seen" not in out
     lines = [line[4:] for line in out.splitlines() if line.startswith("    ")]
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
@@ -46,6 +47,7 @@ def test_a_broken_layer_exits_1_with_code_that_runs_as_pasted(ithbit, tmp_path) 
     [
         (f"{WILD}:Prints", "it prints ('read a batch')"),
         ("nowhere.py:Mine", "there is no file"),
+        (f"{ROOT / 'README.md'}:Mine", "README.md is not Python; give PATH.py:Factory"),
     ],
 )
 def test_what_cannot_be_checked_exits_2_with_a_sentence(ithbit, layer: str, sentence: str) -> None:

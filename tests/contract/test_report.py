@@ -156,7 +156,7 @@ def test_training_stands_beside_the_families(trained: ProbeReport) -> None:
     assert [run.seed for run in trained.runs] == [0, 1, 0, 1]
     text = report_text(trained)
     assert "> <b>mine" in text
-    assert "At most 1 epochs (the paper has 500); not the paper's: epoch_examples = 512" in flat(
+    assert "At most 1 epoch (the paper has 500); not the paper's: epoch_examples = 512" in flat(
         text
     )
     lines = [line for line in text.splitlines() if line.strip().startswith("GRU")]

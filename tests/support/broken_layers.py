@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.support.correct_layers import (
     Attention,
     FourierInFloat32,
+    InBfloat16,
     LinearChunked,
     SelectiveScan,
     TokenShift,
@@ -237,6 +238,20 @@ class LargeOnly(Plain):
         )
 
 
+class BordersInTraining(ChunkBorder):
+    size = 36
+
+    def fault(self, x):
+        return super().fault(x) * self.training
+
+
+class BordersInBfloat16(ChunkBorder):
+    size = 36
+
+    def fault(self, x):
+        return super().fault(x) * (x.dtype == torch.bfloat16)
+
+
 class BatchNormInTraining(Plain):
     def __init__(self, width):
         super().__init__(width)
@@ -295,6 +310,21 @@ class StraightThroughAll(Plain):
         return mean - mean.detach()
 
 
+class StraightThroughBorders(Plain):
+    """Its gradient alone crosses the borders of chunks of 12."""
+
+    def fault(self, x):
+        ahead = F.pad(x, (0, 0, 0, 1))[:, 1:] * (torch.arange(x.shape[1]) % 12 == 11)[:, None]
+        return ahead - ahead.detach()
+
+
+class WindowOfLargeInputs(Attention):
+    """The window is shorter where all numbers together are large."""
+
+    def mask(self, n, x):
+        return super().mask(n, x).triu(-8 if x.abs().mean() > 1.5 else -n)
+
+
 class MixesTheBatch(Plain):
     def fault(self, x):
         return 0.1 * x.mean(0, keepdim=True)
@@ -345,6 +375,34 @@ class KeepsItsTable(Plain):
         return self.table[-x.shape[1] :].expand_as(x)
 
 
+class GivesItsBuffer(Plain):
+    """The output is in memory that the next call of that shape uses again."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        held = getattr(self, "held", y.detach())
+        self.held = held if held.shape == y.shape and held.dtype == y.dtype else y.detach()
+        return y if y.requires_grad else self.held.copy_(y)
+
+
+class KeepsItsFirstLength(Plain):
+    """Tokens after as many as the first input had are summed from the end."""
+
+    def fault(self, x):
+        self.first = getattr(self, "first", x.shape[1])
+        late = x[:, self.first :].flip(1).cumsum(1).flip(1)
+        return torch.cat([torch.zeros_like(x[:, : self.first]), late], 1)
+
+
+class OpensAfterCalls(Plain):
+    """Has a fault at 100 tokens after calls with 33 to 60."""
+
+    def fault(self, x):
+        n, is_open = x.shape[1], getattr(self, "is_open", False)
+        self.is_open = is_open or 33 <= n < 60
+        return x.mean(1, keepdim=True) * (n == 100 and is_open)
+
+
 class NoiseInEvaluation(Plain):
     def fault(self, x):
         return F.dropout(x, 0.1)
@@ -359,6 +417,11 @@ class ChangesItsInput(Plain):
 class ByTotalLength(Plain):
     def fault(self, x):
         return x * math.log(x.shape[1])
+
+
+class ByTotalLengthInBfloat16(InBfloat16):
+    def mixed(self, q, k, v, x):
+        return super().mixed(q, k, v, x) * (1 + 1 / math.sqrt(x.shape[1]))
 
 
 class CountsFromTheEnd(Plain):
@@ -475,4 +538,9 @@ BROKEN = [
     (LosesAHead, "carries"), (StepClamps, "step"), (ScanDiffers, "step"),
     (ForgetsItsStateArgument, "step"), (Understates, "state"), (OverflowsAhead, "overflow"),
     (IgnoresItsMask, "causal"), (HashesTheFuture, "causal"),
+    (ByTotalLengthInBfloat16, "length"), (GivesItsBuffer, "stateless"),
+    (KeepsItsFirstLength, "stateless"), (OpensAfterCalls, "stateless"),
+    (StraightThroughBorders, "gradient"), (WindowOfLargeInputs, "causal"),
+    (WindowOfLargeInputs, "batch"), (BordersInTraining, "train-eval"),
+    (BordersInBfloat16, "bfloat16"),
 ]  # fmt: skip

@@ -59,6 +59,14 @@ class LargeNegativeMask(Attention):
         return (self.scores(q, k) + added).softmax(-1) @ v
 
 
+class InBfloat16(Attention):
+    """Everything between the linear maps is in bfloat16."""
+
+    def mixed(self, q, k, v, x):
+        q, k, v = (each.bfloat16() for each in (8 * q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).to(x.dtype)
+
+
 class MinusTenThousand(Attention):
     """Adds -1e4, as older libraries do."""
 
@@ -687,9 +695,10 @@ def instance(width: int) -> nn.Module:
 
 
 CORRECT = [
-    Attention, Sdpa, SdpaMask, LargeNegativeMask, MinusTenThousand, SlidingWindow, WindowByUnfold,
-    AttentionSinks, Alibi, Rotary, RotaryTable, SharedKeys, OnlineSoftmax, Positive, LinearCumsum,
-    LinearChunked, LinearScan, LinearBySubtraction, Retention, DeltaRule, SigmoidAttention, TopKeys,
+    Attention, Sdpa, SdpaMask, LargeNegativeMask, InBfloat16, MinusTenThousand, SlidingWindow,
+    WindowByUnfold, AttentionSinks, Alibi, Rotary, RotaryTable, SharedKeys, OnlineSoftmax, Positive,
+    LinearCumsum, LinearChunked, LinearScan, LinearBySubtraction, Retention, DeltaRule,
+    SigmoidAttention, TopKeys,
     Convolution, ConvolutionCut, Dilated, FourierConvolution, FourierInFloat32, FourierInSteps,
     ComplexRecurrence, RollingSum, Gru,
     LstmTuple, WithDropout, SelectiveScan, SelectiveProduct, SelectiveChunks, DoublingScan, LogScan,

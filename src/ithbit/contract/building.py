@@ -202,14 +202,14 @@ def arguments_of(factory: Callable[..., Any], name: str, width: int) -> tuple[st
     >>> arguments_of(lambda width, n: None, "f", 16), arguments_of(lambda dim, num_heads: 0, "f", 8)
     (('16, T', True), ('8, 2', False))
     """
-    if isinstance(factory, type) and issubclass(factory, nn.RNNBase):
-        return f"{width}, {width}, batch_first=True", False
     try:
         parameters = list(inspect.signature(factory).parameters.values())
     except (ValueError, TypeError):  # a builtin without a signature
         return "", False
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = [p for p in parameters if p.kind not in variadic]
+    if not named and isinstance(factory, type) and issubclass(factory, nn.RNNBase):
+        return f"{width}, {width}, batch_first=True", False  # torch's own take *args
     needed = [p for p in named if p.default is p.empty]
     texts, unknown = [], []
     for k, parameter in enumerate(needed):

@@ -17,14 +17,18 @@ from ithbit.contract.inputs import FUTURES, VAST
 from ithbit.contract.leaks import Observed, finding_of, search
 
 LENGTHS = (
-    *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1024, 1025),
+    *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1000, 1024),
+    1025,
 )
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
 # Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
 _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
-_FAR = 1000  # tokens from which on a few cuts are tried alone
+_AFTER_CALLS = "what it reads depends on the calls before"
+_FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
+_ALONE = (17, 65)  # where rows are tried one by one
 _NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
+_EVERY_NEAR = 65  # every cut is tried of it, in narrower dtypes and in training mode
 _DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
 
 
@@ -53,10 +57,22 @@ def border_cuts(length: int) -> list[int]:
     return sorted(cut for cut in borders | ends | fixed if 0 < cut < length)
 
 
+def _nearby_cuts(length: int, done: list[int]) -> list[int]:
+    """Every cut at 65 tokens; what that has shown is left out of longer inputs."""
+    if length == _EVERY_NEAR:
+        return list(range(1, length))
+    near = _EVERY_NEAR - 1 if _EVERY_NEAR in done else 0
+    return [cut for cut in border_cuts(length) if cut >= near or length < near]
+
+
 def check_causal(run: CheckRun) -> None:
     """The clause causal, and overflow beside it."""
     with run.attempt("causal"):
         found = _searched(run)
+        if found is not None and found.clause != "causal":  # not in a new layer
+            run.report(found)
+            run.caller = run.caller.like(fresh=True)
+            found = _searched(run)
         if found is not None:
             run.report(found)
         elif not run.cuts:
@@ -116,6 +132,10 @@ def _searched(run: CheckRun) -> Finding | None:
     for kind in FUTURES:
         if seen := search(run, caller, "kind", small, cuts, [kind]):
             return finding_of(run, caller, "causal", seen, f", to tokens {kind[0]}")
+    for length in run.lengths_taken(_ALONE):  # what is of all rows together is plain in one
+        some = [(length + 1) // 2, length - 1]
+        if seen := search(run, caller, "alone", length, some, FUTURES[3:4], rows=1):
+            return finding_of(run, caller, "causal", seen, f", to tokens {FUTURES[3][0]}")
     if seen := search(run, caller, "vast", small, cuts, [VAST]):
         run.report(finding_of(run, caller, "overflow", seen, f", to tokens {VAST[0]}"))
     moved = caller.like(moved=True)
@@ -145,11 +165,13 @@ def check_any_cut(run: CheckRun) -> None:
             if run.clock.left < 0 or length > max(run.lengths) or not run.takes(length):
                 continue
             if seen := search(run, run.caller, f"any {number}", length, cuts):
-                run.results.pop("causal", None)
-                run.report(finding_of(run, run.caller, "causal", seen))
-                return
+                found = finding_of(run, run.caller, "causal", seen)
+                if found.clause == "causal":
+                    run.results.pop("causal", None)
+                return run.report(found)
         run.results.pop("causal", None)
         run.keep("causal", _note(run))
+    return None
 
 
 def longest_of(run: CheckRun, lengths: Iterable[int]) -> int | None:
@@ -171,7 +193,7 @@ def check_training(run: CheckRun) -> None:
                 return run.skip("train-eval", "random in training mode at a fixed seed too")
         done: list[int] = []
         for length in lengths:
-            several = border_cuts(length) if length in (17, 65) else few_cuts(length)
+            several = _nearby_cuts(length, done) if length in (17, 65) else few_cuts(length)
             for cuts, rows in ((few_cuts(length), 1), (several, None)):
                 if run.clock.left < 0 or (length > 65 and rows == 1 and not run.mixes):
                     continue
@@ -180,7 +202,8 @@ def check_training(run: CheckRun) -> None:
                 seen = search(run, caller, "training", length, cuts, FUTURES[:3], rows=rows)
                 if seen is not None:
                     how = ", in training mode"
-                    return run.report(finding_of(run, caller, "train-eval", seen, how))
+                    run.report(finding_of(run, caller, "train-eval", seen, how))
+                    return run.skip("train-eval", _AFTER_CALLS)
             done.append(length)
         run.keep("train-eval", f"lengths {_listed(done)}, at a fixed random seed")
     return None
@@ -206,13 +229,14 @@ def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
     for length in (17, 65, 64, 130, 257, 1025):
         if not run.takes(length) or (run.clock.left < 0 and len(done) > 1):
             continue
-        cuts = border_cuts(length) if length in _NARROW else few_cuts(length)[1:]
+        cuts = _nearby_cuts(length, done) if length in _NARROW else few_cuts(length)[1:]
         if run.mixes:
             cuts = cuts[:: max(1, len(cuts) // 6)]
-        kinds = FUTURES[:3] + FUTURES[12:]
+        kinds = FUTURES[:3] + (() if length == _EVERY_NEAR else FUTURES[12:])
         seen = search(run, caller, clause, length, cuts, kinds, exact=exact)
         done.append(length)
         if seen is not None:
-            return run.report(finding_of(run, caller, clause, seen, f", in {clause}"))
+            run.report(finding_of(run, caller, clause, seen, f", in {clause}"))
+            return run.skip(clause, _AFTER_CALLS)
     run.keep(clause, f"lengths {_listed(done)}")
     return None

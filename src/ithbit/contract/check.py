@@ -19,8 +19,10 @@ from ithbit.contract.carrying import check_carries
 from ithbit.contract.causality import check_any_cut, check_causal, check_dtypes, check_training
 from ithbit.contract.checking import CheckRun, Clock, inner_unit
 from ithbit.contract.clauses import CLAUSE_NAMES, CLAUSES
+from ithbit.contract.comparison import unit_of
 from ithbit.contract.findings import CheckSettings, ContractReport, Coverage
 from ithbit.contract.gradients import check_gradient
+from ithbit.contract.inner_types import coarse_type
 from ithbit.contract.inputs import drawn
 from ithbit.contract.prefixes import check_length
 from ithbit.contract.repeats import check_at_last, check_repeats
@@ -116,9 +118,17 @@ def _prepared(
             run = CheckRun(settings, caller, clock, short=length)
             run.remarks += [remark] if remark else []
             run.unit = inner_unit(caller, x)
+            coarsest = coarse_type(caller, x)
+            run.coarse = 0.0 if coarsest is None else unit_of(coarsest)
             if dtype != wanted:
                 run.remarks.append(f"checked in float32: in float64 it raises {errors[0]}")
-            elif run.unit > torch.finfo(dtype).eps:
+            if coarsest not in (None, dtype):
+                name = str(coarsest).removeprefix("torch.")
+                run.remarks.append(
+                    f"some of it is computed in {name}: where shapes differ, a few per cent count "
+                    "as rounding"
+                )
+            elif dtype == wanted and run.unit > torch.finfo(dtype).eps:
                 run.remarks.append("some of it is computed in less precision than its dtype")
             return run
     if any("indices" in error and "embedding" in error.lower() for error in errors):

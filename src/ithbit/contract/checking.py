@@ -58,7 +58,8 @@ class CheckRun:
     settings: CheckSettings
     caller: Caller  # in evaluation mode, in the widest dtype that the layer takes
     clock: Clock
-    unit: float = 2.0**-52  # of the arithmetic inside
+    unit: float = 2.0**-52  # of the arithmetic inside, by how outputs follow small steps
+    coarse: float = 0.0  # of the coarsest type inside, if that is bfloat16 or float16
     exact: bool = True  # every comparison of one shape gave the same bits so far
     mixes: bool = False  # examples of a batch depend on each other
     is_random: bool = False

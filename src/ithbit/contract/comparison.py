@@ -12,7 +12,8 @@ the response to such a move; or more than `GROSS` of the largest output, for wha
 
 *Other shapes.* A prefix, a smaller batch, step by step: other sums in another order. What rounding
 may do there is estimated from the model itself: its response to a relative move of 2^-20, scaled
-to the unit of its arithmetic, times `MARGIN`.
+to the unit of its arithmetic, times `MARGIN`. Arithmetic as coarse as bfloat16 cannot follow such
+a move: there it is one unit, and the margin `COARSE_MARGIN`.
 
 NaN never decides by itself and never counts as equal: an output that is finite in one run alone is
 reported apart from leaks, and what is finite in neither was not compared.
@@ -29,6 +30,7 @@ JITTER = (
 )  # the relative move of later tokens by which rounding is distinguished from a leak
 SMALL_STEP = 2.0**-20  # the relative move that measures the condition of a model
 SURE, GROSS, FLOOR, MARGIN = 30.0, 1e-3, 4.0, 1e3
+COARSE, COARSE_MARGIN = 2.0**-10, 4.0  # the unit of float16: from there on arithmetic is coarse
 Run = Callable[[Tensor], Tensor]  # (row, token, …) to (row, token, …)
 Jitter = Callable[[Tensor, float], Tensor]  # inputs moved by so much of themselves
 
@@ -76,14 +78,26 @@ def is_gross_alone(change: float, jitter: float) -> bool:
     return not change > SURE * jitter
 
 
-def tolerance(
-    response: Tensor | float, scale: Tensor | float, unit: float, step: float = SMALL_STEP
-) -> Tensor:
-    """How far two computations of the same thing in another shape may be apart, where `response`
-    is the change by a relative move of the inputs by `step`, and `scale` the size of outputs."""
+def small_step(unit: float) -> float:
+    """The relative move by which rounding in another shape is estimated.
+
+    >>> small_step(2**-52) == SMALL_STEP, small_step(2**-7) == 2**-7
+    (True, True)
+    """
+    return SMALL_STEP if unit < COARSE else unit
+
+
+def tolerance(response: Tensor | float, scale: Tensor | float, unit: float) -> Tensor:
+    """How far two computations of the same thing in another shape may be apart, where `response` is
+    the change by a relative move of the inputs by `small_step(unit)`, `scale` the size of outputs.
+
+    >>> float(tolerance(0.0, 1.0, 2**-7))  # bfloat16
+    0.03125
+    """
     moved = torch.as_tensor(response, dtype=torch.float64)
     size = torch.as_tensor(scale, dtype=torch.float64)
-    return MARGIN * unit * (moved / step + size)
+    margin = MARGIN if unit < COARSE else COARSE_MARGIN
+    return margin * unit * (moved / small_step(unit) + size)
 
 
 def jittered(values: Tensor, size: float, generator: torch.Generator) -> Tensor:

@@ -16,6 +16,7 @@ SCHEMA_VERSION = 1  # of the JSON; docs/check.md describes it
 Outcome = Literal["kept", "broken", "warning", "not checked"]
 OUTCOMES: tuple[Outcome, ...] = ("kept", "broken", "warning", "not checked")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+_LEAKS = ("causal", "train-eval", "float32", "bfloat16")
 EXIT_CODES = {"keeps": 0, "broken": 1, "cannot be checked": 2}
 
 
@@ -95,17 +96,20 @@ class Coverage:
     cuts: int = 0
     futures: int = 0
 
-    def sentence(self) -> str:
+    def sentence(self, leaks: bool = False) -> str:
         """
         >>> Coverage((2, 17, 1025), 1200, 9).sentence()
         'no leak seen at lengths 2 to 1025, 1,200 cuts, 9 kinds of future'
+        >>> Coverage((17,), 1, 1).sentence(leaks=True)
+        'a leak was seen; tried: length 17, 1 cut, 1 kind of future'
         """
         if not self.lengths or not self.cuts:
             return "no later tokens were changed"
         least, most = min(self.lengths), max(self.lengths)
         where = f"length {most}" if least == most else f"lengths {least} to {most}"
         kinds = "1 kind" if self.futures == 1 else f"{self.futures:,} kinds"
-        return f"no leak seen at {where}, {pluralize(self.cuts, 'cut')}, {kinds} of future"
+        what = "a leak was seen; tried:" if leaks else "no leak seen at"
+        return f"{what} {where}, {pluralize(self.cuts, 'cut')}, {kinds} of future"
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,7 +162,7 @@ class ContractReport(Printable):
             "exit_code": self.exit_code,
             "cannot": self.cannot,
             "clauses": [asdict(result) for result in self.results],
-            "coverage": asdict(self.coverage) | {"sentence": self.coverage.sentence()},
+            "coverage": asdict(self.coverage) | {"sentence": self._tried()},
             "settings": asdict(self.settings),
             "remarks": list(self.remarks),
             "seconds": round(self.seconds, 3),
@@ -202,7 +206,7 @@ class ContractReport(Printable):
         yield f"{self.seconds:.1f} s, seed {self.settings.seed}"
 
     def _tried(self) -> str:
-        return self.coverage.sentence()
+        return self.coverage.sentence(any(f.clause in _LEAKS for f in self.findings()))
 
 
 def report_from_json(data: dict[str, Any]) -> ContractReport:

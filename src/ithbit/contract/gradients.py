@@ -13,6 +13,7 @@ from ithbit.contract.inputs import drawn
 from ithbit.contract.leaks import late_rows
 
 _ABOVE = 1e3  # units: a gradient at later tokens that no rounding gives
+_EVERY = (65, 64)  # every cut is tried at the first that the layer takes, in evaluation mode
 _STABLE = 0.5  # the share of it that a small move of later tokens may change
 
 
@@ -25,11 +26,13 @@ def check_gradient(run: CheckRun) -> None:
     for training in (False, True):
         caller = run.caller.like(training=training) if training else run.caller
         lengths = [longest_of(run, (130, 128, 64, 32, 16)), longest_of(run, (257, 256))]
+        if not training and longest_of(run, _EVERY):  # which leaves the far cuts alone
+            lengths = [longest_of(run, _EVERY), lengths[1] or lengths[0]]
         for length in dict.fromkeys(each for each in lengths if each):
             if run.clock.left < 0 and done:
                 break
             with run.attempt("gradient"):
-                finding = _gradient(run, caller, length)
+                finding = _gradient(run, caller, length, _cuts(run, length, training))
                 if finding is not None:
                     return run.report(finding)
                 done.append(length)
@@ -40,10 +43,20 @@ def check_gradient(run: CheckRun) -> None:
     return None
 
 
-def _gradient(run: CheckRun, caller: Caller, length: int) -> Finding | None:
+def _cuts(run: CheckRun, length: int, training: bool) -> list[int]:
+    """Every cut at one length, else those of usual chunks; fewer where fewer rows go into one
+    call."""
+    rows = run.rows(length)
+    if length in _EVERY and not training:
+        return list(range(1, length))[:: -(-length // (2 * rows))]
     cuts = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 128, length // 2, length - 2, length - 1}
+    if length > _EVERY[0] and not training and longest_of(run, _EVERY):
+        cuts = {80, 96, 100, 128, 129, 192, 200, length - 1}
     some = sorted(cut for cut in cuts if 0 < cut < length)
-    some = some[:: -(-2 * len(some) // max(2, run.rows(length)))]  # backward needs more memory
+    return some[:: -(-2 * len(some) // max(2, rows))]  # backward needs more memory
+
+
+def _gradient(run: CheckRun, caller: Caller, length: int, some: list[int]) -> Finding | None:
     late = late_rows(length, torch.tensor(some))[..., None]
     seeds = [run.seed(place, length) for place in ("gradient", "weights")]
     x = drawn(seeds[0], len(some), length, run.width)

@@ -152,7 +152,7 @@ def _unsteadiness(run: CheckRun, caller: Caller, seen: Observed, unit: float) ->
     unit = max(unit, unit_of(torch.float32))
     drawing = seen.drawing
     x = drawing.x()
-    y = torch.cat([x[: drawing.cut], drawing.other(x)[drawing.cut :]])
+    y = _replaced(drawing, x)
     g = torch.Generator().manual_seed(run.seed("unsteady"))
     most = 0.0
     step = 4 * unit * float(torch.stack([x, y]).abs().max())
@@ -172,6 +172,8 @@ def finding_of(
     """A leak as a finding, narrowed to one later token where one is enough."""
     seen = _narrowed(run, caller, _alone(run, caller, seen))
     drawing, effect = seen.drawing, seen.effect
+    if not caller.fresh and _change(caller, drawing) and not _change(caller.like(), drawing):
+        return _after_calls(run, caller, seen)
     first, length = effect.output + 1, drawing.length
     if drawing.later is not None:
         later, changed = drawing.later + 1, f"token {drawing.later + 1} does"
@@ -186,6 +188,35 @@ def finding_of(
     return Finding(
         clause, sentence, length, first, later, effect.size, effect.noise,
         _code(caller, drawing, later),
+    )  # fmt: skip
+
+
+def _change(caller: Caller, drawing: Drawing) -> float:
+    """The largest change of an earlier output, as the Python of a finding sees it."""
+    x = drawing.x()
+    base, out = (caller(each[None])[0, : drawing.cut] for each in (x, _replaced(drawing, x)))
+    return float(apart(base, out).nan_to_num(0.0, 0.0, 0.0).max())
+
+
+def _replaced(drawing: Drawing, x: Tensor) -> Tensor:
+    return torch.cat([x[: drawing.cut], drawing.other(x)[drawing.cut :]])
+
+
+def _after_calls(run: CheckRun, caller: Caller, seen: Observed) -> Finding:
+    """A leak that a new layer does not have: what it reads depends on the calls before."""
+    drawing, effect = seen.drawing, seen.effect
+    lengths = sorted(length for length in run.taken if length <= drawing.length)
+    built, shown = caller.run_lines(drawing.length), _code(caller, drawing, drawing.cut + 1)
+    before = [
+        f"for n in {lengths}:",
+        "    run(torch.zeros(1, n, D, dtype=torch.float64))",
+    ]
+    code = "\n".join([*built, *before, *shown.splitlines()[len("\n".join(built).splitlines()) :]])
+    return Finding(
+        "stateless",
+        f"output {effect.output + 1} of {drawing.length} changes when later tokens do, but after "
+        f"other calls only: by {effect.size:.1e} of the largest output, in a new layer not at all",
+        drawing.length, effect.output + 1, drawing.cut + 1, effect.size, effect.noise, code,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ithbit.contract.calling import Caller
 from ithbit.contract.causality import longest_of
 from ithbit.contract.checking import CheckRun
-from ithbit.contract.comparison import SMALL_STEP, apart, jittered, tolerance, unit_of
+from ithbit.contract.comparison import apart, jittered, small_step, tolerance, unit_of
 from ithbit.contract.findings import Finding
 from ithbit.contract.watching import CannotCheckError
 from ithbit.models.user_code import FAILURES, error_text
@@ -41,7 +41,7 @@ class Allowed:
         g = torch.Generator().manual_seed(self.seed)
         response = torch.zeros(self.x.shape[1], dtype=torch.float64)
         for _ in range(2):
-            moved = apart(self.caller(jittered(self.x, SMALL_STEP, g)), self.whole)
+            moved = apart(self.caller(jittered(self.x, small_step(self.unit), g)), self.whole)
             response = response.maximum(largest_by_token(moved.nan_to_num(0.0, 0.0, 0.0)))
         return tolerance(response.cummax(0).values, self.scale, self.unit)
 
@@ -60,7 +60,7 @@ def allowed_at(run: CheckRun, caller: Caller, x: Tensor) -> Allowed:
     whole = caller(x)
     finite = torch.where(whole.isfinite(), whole.abs(), 0.0)
     scale = largest_by_token(finite).cummax(0).values
-    unit = max(run.unit, unit_of(caller.dtype))
+    unit = max(run.unit, run.coarse, unit_of(caller.dtype))
     return Allowed(caller, x, run.seed("small step"), unit, whole, scale)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ithbit.contract.calling import reseeds
 from ithbit.contract.checking import CheckRun
-from ithbit.contract.comparison import SMALL_STEP, apart, is_leak, jittered, tolerance, unit_of
+from ithbit.contract.comparison import apart, is_leak, jittered, small_step, tolerance, unit_of
 from ithbit.contract.findings import Finding
 from ithbit.contract.watching import CannotCheckError
 from ithbit.models.user_code import FAILURES
@@ -111,42 +111,49 @@ def _stateless(run: CheckRun, x: Tensor) -> None:
     other = run.draw("second", 3, length)
     lengths = [length for length in (300, 65) if run.short == 17 and run.takes(length)]
     long = run.draw("long", 2, lengths[0] if lengths else run.short)
-    first = run.caller.like()(x)
-    histories: list[tuple[str, list[Tensor]]] = [
-        ("another input", [other]),
-        ("longer inputs", [long, long]),
-        ("many inputs", [other[:1]] * 8 + [other] * 4),
-        ("the same input", [x, x]),
+    histories: list[tuple[str, list[Tensor], Tensor]] = [
+        ("another input", [other], x),
+        ("longer inputs", [long, long], x),
+        ("many inputs", [other[:1]] * 8 + [other] * 4, x),
+        ("the same input", [x, x], x),
+        *([("a shorter input", [x], long)] if lengths else []),
     ]
-    near = run.near(first)
-    differs: tuple[str, float] | None = None
-    for what, history in histories:
+    new = {id(x): run.caller.like()(x)}
+    differs: tuple[str, float, float] | None = None
+    for what, history, last in histories:
         used = run.caller.like()
         try:
             for each in history:
-                used(each)
+                out = used(each)
+                new.setdefault(id(history[0]), out)
+            if id(last) not in new:
+                new[id(last)] = run.caller.like()(last)
+            change = _largest(apart(new[id(last)], used(last)))
         except CannotCheckError:
             raise
         except FAILURES:
             continue
-        change = _largest(apart(first, used(x)))
-        if change > near:
-            differs = what, change
+        if change > run.near(new[id(last)]):
+            scale = float(new[id(last)].abs().max())
+            differs = what, change / scale, run.near(new[id(last)]) / scale
             break
     if differs is None:
+        if _overwrites(run, x, other):
+            return None
         return run.keep("stateless", "outputs after other inputs")
-    what, change = differs
-    scale = float(first.abs().max())
+    what, size, near = differs
+    shown, long_text = _drawn_text(run, "first", 3), _drawn_text(run, "long", 2, long.shape[1])
     before = {
         "another input": f"run({_drawn_text(run, 'second', 3)})",
-        "longer inputs": f"[run({_drawn_text(run, 'long', 2, long.shape[1])}) for k in range(2)]",
+        "longer inputs": f"[run({long_text}) for k in range(2)]",
         "many inputs": f"y = {_drawn_text(run, 'second', 3)}\n"
         "for k in range(12):\n    run(y[:1] if k < 8 else y)",
         "the same input": "[run(x) for k in range(2)]",
+        "a shorter input": f"run({shown})",
     }[what]
     code = [
         *run.caller.run_lines(length),
-        f"x = {_drawn_text(run, 'first', 3)}",
+        f"x = {long_text if what == 'a shorter input' else shown}",
         *(["import copy", "fresh = copy.deepcopy(layer)"]),
         before,
         "used = run(x)",
@@ -157,12 +164,44 @@ def _stateless(run: CheckRun, x: Tensor) -> None:
         Finding(
             "stateless",
             f"what an input gives depends on the calls before: after {what} it differs by "
-            f"{change / scale:.1e} of the largest output",
-            length, size=change / scale, noise=near / scale, code="\n".join(code),
+            f"{size:.1e} of the largest output",
+            length, size=size, noise=near, code="\n".join(code),
         )
     )  # fmt: skip
     run.caller = run.caller.like(fresh=True)
     return None
+
+
+def _overwrites(run: CheckRun, x: Tensor, other: Tensor) -> bool:
+    """Whether the next call changes what an earlier one gave, as where a buffer is given out."""
+    caller = run.caller.like()
+    with torch.no_grad():
+        out = caller.raw(caller.module(run.short), caller.converted(x))
+        kept = out.clone()
+        caller.raw(caller.module(run.short), caller.converted(other))
+    change = _largest(apart(out, kept))
+    if not change:
+        return False
+    size = change / max(float(kept.abs().max()), 1e-300)
+    to = f".to({caller.device!r}, {caller.dtype})"
+    code = [
+        *caller.lines(run.short),
+        f"x = {_drawn_text(run, 'first', 3)}{to}",
+        "with torch.no_grad():",
+        f"    first = {caller.call}",
+        "    kept = first.clone()",
+        f"    x = {_drawn_text(run, 'second', 3)}{to}",
+        f"    {caller.call}",
+        'print("the next call changes this output by", float((first - kept).abs().max()))',
+    ]
+    run.report(
+        Finding(
+            "stateless",
+            "the next call writes over the output of an earlier one: it is the same memory",
+            run.short, size=size, code="\n".join(code),
+        )
+    )  # fmt: skip
+    return True
 
 
 def _batch(run: CheckRun) -> None:
@@ -176,8 +215,9 @@ def _batch(run: CheckRun) -> None:
         scale = float(torch.where(whole.isfinite(), whole.abs(), 0.0).max())
         for row in range(_BATCH):
             others = (torch.arange(_BATCH) != row)[:, None, None]
-            change = _largest(apart(caller(torch.where(others, y, x))[row], whole[row]))
-            if change > 4 * unit * scale:
+            times = _times(row)
+            change = _largest(apart(caller(torch.where(others, times * y, x))[row], whole[row]))
+            if 4 * unit * scale < change and (change < torch.inf or times == 1):
                 moved = caller(torch.where(others, jittered(x, 2.0**-10, g), x))
                 noise = _largest(apart(moved[row], whole[row]))
                 if is_leak(change, noise, scale, unit):
@@ -186,8 +226,10 @@ def _batch(run: CheckRun) -> None:
                     return
         if run.is_random:
             continue
-        response = apart(caller(jittered(x, SMALL_STEP, g)), whole).nan_to_num(0.0, 0.0, 0.0)
-        allowed = float(tolerance(float(response.max()), scale, unit))
+        coarse = max(unit, run.coarse)
+        moved = caller(jittered(x, small_step(coarse), g))
+        response = apart(moved, whole).nan_to_num(0.0, 0.0, 0.0)
+        allowed = float(tolerance(float(response.max()), scale, coarse))
         for rows in (slice(0, 1), slice(_BATCH - 1, _BATCH), slice(1, 3)):
             change = _largest(apart(caller(x[rows]), whole[rows]))
             if change > allowed:
@@ -198,6 +240,11 @@ def _batch(run: CheckRun) -> None:
     if _far_rows(run):
         return None
     run.keep("batch", f"other rows replaced, and rows alone, at lengths {lengths}")
+
+
+def _times(row: int) -> int:
+    """How large the other rows are: at every other row, larger than any ordinary input."""
+    return 30 if row % 2 else 1
 
 
 def _far_rows(run: CheckRun) -> bool:
@@ -252,8 +299,9 @@ def _report_batch(
         rest = ["rows = slice(row, row + (2 if row == 1 else 1))", "b = run(x[rows])[0]"]
         what = "alone, its output differs by"
     else:
+        times = f"{_times(row)} * " if _times(row) > 1 and rows == _BATCH else ""
         rest = [
-            f"y = {y}",
+            f"y = {times}{y}",
             "y[row] = x[row]  # the other rows are replaced",
             "b = run(y)[row]",
         ]

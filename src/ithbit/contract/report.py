@@ -287,7 +287,8 @@ def _block(report: ProbeReport, task: Task, columns: slice, label: int) -> list[
 def _protocol(report: ProbeReport) -> str:
     """How the training differs from the paper's, since published counts may be shown beside it."""
     protocol, paper = report.plan.protocol, _PAPER
-    text = f"At most {protocol.max_epochs} epochs"
+    epochs = "epoch" if protocol.max_epochs == 1 else "epochs"
+    text = f"At most {protocol.max_epochs} {epochs}"
     if protocol.max_epochs != paper.max_epochs:
         text += f" (the paper has {paper.max_epochs})"
     if protocol.stop_when_solved:

@@ -173,6 +173,8 @@ def find_layer(text: str, folder: Path = Path()) -> LayerSource:
     if where.endswith(".py"):
         path = folder / where
         code, family, source = read_code(path), f"{path.name}:{name}", f"{path.resolve()}:{name}"
+    elif (folder / where).is_file():
+        raise LayerError(f"{where} is not Python; give PATH.py:Factory or package.module:Factory")
     else:
         origin = module_file(where)
         code, family, source = (read_code(origin) if origin else text.encode()), text, text
