@@ -14,7 +14,7 @@ from tests.support.synthetic_store import Plan, write_run
 
 import ithbit
 from ithbit.errors import LayerError
-from ithbit.models import classifier, layer_source, own_layer
+from ithbit.models import classifier, layer_source, own_layer, recorded_layer
 from ithbit.models.layer_source import find_layer
 from ithbit.spec import CODE_DIGITS, ModelSpec, RunSpec
 from ithbit.sweeps.executors.ledger import Ledger
@@ -280,3 +280,68 @@ def test_a_layer_that_fails_on_an_input_does_not_stop_the_others(tmp_path: Path)
     found = ithbit.verify(all_runs=True, store="store", device="cpu")
     assert (len(found), len(found.set_aside)) == (2, 1)
     assert folder.name in found.set_aside[0]
+
+
+PROGRAM = """
+import pathlib
+def main():
+    pathlib.Path({trace!r}).write_text("owned")
+class Options:
+    def __init__(self, width):
+        main()
+"""
+
+
+@pytest.mark.parametrize("name", ["main", "Options"])
+def test_what_is_no_layer_in_an_installed_module_is_not_called(
+    tmp_path: Path, trace: Path, monkeypatch, name: str
+) -> None:
+    """Else a record names a program that runs what is in the current folder, as `pytest` does."""
+    text = PROGRAM.format(trace=str(trace))
+    (tmp_path / "elsewhere" / "prog").mkdir()
+    for file in ("tool", "__main__"):
+        (tmp_path / "elsewhere" / "prog" / f"{file}.py").write_text(text)
+    for known in ("prog", "prog.tool"):
+        monkeypatch.delitem(sys.modules, known, raising=False)
+    folder = foreign(tmp_path / "store", text, f"prog.tool:{name}", name)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    found = ithbit.verify(all_runs=True, store="store", device="cpu")
+    assert "which is no class of torch.nn.Module" in found.set_aside[0]
+    assert not trace.exists()
+    point(folder, f"prog.__main__:{name}")
+    monkeypatch.setattr(layer_source, "_known", {})
+    found = ithbit.verify(all_runs=True, store="store", device="cpu")
+    assert "a program and no layer" in found.set_aside[0]
+    assert "prog.__main__" not in sys.modules
+    layer = f"prog.tool:{name}"
+    ithbit.verify(all_runs=True, store="store", device="cpu", layer=layer)
+    assert trace.exists()  # whoever names it, calls it
+
+
+def test_a_file_of_an_installed_program_is_not_run(tmp_path: Path, trace: Path) -> None:
+    folder = foreign(tmp_path / "store", EVIL.format(trace=str(trace)), "")
+    for place in ("lib/python3.11", "python3", "x/site-packages/pack", "dist-packages"):
+        file = tmp_path / place / "evil.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(EVIL.format(trace=str(trace)))
+        (tmp_path / "elsewhere" / "link.py").unlink(missing_ok=True)
+        (tmp_path / "elsewhere" / "link.py").symlink_to(file)
+        for path in (file, tmp_path / "elsewhere" / "link.py"):
+            point(folder, f"{path}:Mine")
+            found = ithbit.verify(all_runs=True, store="store", device="cpu")
+            assert "a file of an installed program" in found.set_aside[0]
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_fla_of_this_folder_is_not_imported(tmp_path: Path, monkeypatch, first: bool) -> None:
+    """Its layers are known by name, but a folder may have a package of that name."""
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each not in ("", ".")])
+    (tmp_path / "fla").mkdir()
+    (tmp_path / "fla" / "__init__.py").write_text("")
+    if first:
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(LayerError, match="a module that only this folder may have"):
+            recorded_layer.learn_recorded("0" * 12, "fla:GLA", tmp_path / "store")
+    else:
+        recorded_layer.learn_recorded("0" * 12, "fla:GLA", tmp_path / "store")

@@ -62,6 +62,7 @@ class LayerSource:
     source: str | None
     text: bytes = field(default=b"", repr=False)  # the file, as it was read
     given: Callable[..., Any] | None = field(default=None, repr=False)
+    must_be_class: bool = False  # only a record names it, in a module: a function is not called
 
     @property
     def code(self) -> str:
@@ -101,6 +102,14 @@ class LayerSource:
                 f"{name} in {where} is {type(factory).__name__}, which is not callable; name a "
                 "class or a function that returns a module"
             )
+        if self.must_be_class:
+            import torch
+
+            if not (isinstance(factory, type) and issubclass(factory, torch.nn.Module)):
+                raise LayerError(
+                    f"layer.json names {name} in {where}, which is no class of torch.nn.Module; "
+                    "other things in modules are not called unless you name them, with --layer"
+                )
         return factory
 
     def build(self, width: int, seed: int = 0) -> "nn.Module":
@@ -262,6 +271,10 @@ def layer_for(model: ModelSpec) -> LayerSource:
                 f"{model.family} has changed: {where} has the code {found.code}, but this run has "
                 f"{model.code}; {remedy}, or train the changed layer, which is another family"
             )
+        place = where.rpartition(":")[0]
+        ready = place in ("torch", "fla") or place.endswith(".py")
+        if model.code not in _given_sources and not ready:
+            _known[model.code] = replace(found, must_be_class=True)
     return _known[model.code]
 
 
@@ -271,7 +284,8 @@ def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
     known = {
         code: _known[code].source if code in _known else _given_sources.get(code) for code in codes
     }
-    return {code: source for code, source in known.items() if source is not None}
+    told = {code for code in codes if code in _known and _known[code].must_be_class}
+    return {code: source for code, source in known.items() if source and code not in told}
 
 
 def is_session_only(runs: Iterable[RunSpec]) -> bool:
@@ -308,6 +322,7 @@ def register(layer: LayerSource) -> LayerSource:
         )
     kept = _known.get(layer.code)
     same = kept is not None and (kept.family, kept.source) == (layer.family, layer.source)
+    same = same and kept is not None and not kept.must_be_class
     if kept is not None and same and layer.given in (None, kept.given):
         return kept  # its code may have run already
     _known[layer.code] = layer

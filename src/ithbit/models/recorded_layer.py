@@ -3,8 +3,9 @@
 A run folder is data, and anyone may have written it: its `layer.json` can name any file, and its
 spec the digest of that file. So code is never loaded from inside a store, nor from where a relative
 path or a name leads that the user did not give, nor a module in the current folder. What is left is
-the file that the user trained, at its absolute path and with its digest, an installed module, or a
-ready-made layer.
+the file that the user trained, at its absolute path and with its digest, a class of `nn.Module` in
+an installed module, or a ready-made layer. A function in an installed module is not called: there
+are some that run what is in the current folder, as those that run tests or scripts.
 """
 
 import os
@@ -14,8 +15,9 @@ from pathlib import Path
 
 from ithbit.errors import LayerError
 from ithbit.models.layer_source import is_known, learn_from_folder
-from ithbit.models.user_code import is_found_elsewhere, module_file
+from ithbit.models.user_code import is_found_elsewhere, is_only_here, module_file
 
+_INSTALLED = re.compile(r"site-packages|dist-packages|python3(\.\d+)?t?")  # in a path
 _RUN_FOLDER = re.compile(r".+-[0-9a-f]{12}")
 
 
@@ -25,14 +27,16 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
     if is_known(code):
         return
     where, _, name = source.rpartition(":")
-    if where in ("torch", "fla"):
-        learn_from_folder(code, source)
-        return
     refused = f"layer.json names {source!r:.200}"
     remedy = "name the layer's file yourself, with --layer"
+    if where == "torch" or (where == "fla" and not is_only_here("fla")):
+        learn_from_folder(code, source)
+        return
     if not where.endswith(".py"):
         if where.partition(".")[0] in sys.stdlib_module_names:
             raise LayerError(f"{refused}, which is no layer but Python's own module")
+        if where.rpartition(".")[2] == "__main__":
+            raise LayerError(f"{refused}, a program and no layer")
         around = _store_around(Path.cwd() / "module.py", store)  # where modules are looked for, too
         if around:
             raise LayerError(
@@ -56,6 +60,8 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
     if is_other:
         raise LayerError(f"{refused}, which is not a file; {remedy}")
     for each in (Path(os.path.normpath(path.absolute())), resolved):
+        if where.endswith(".py") and any(map(_INSTALLED.fullmatch, each.parts)):
+            raise LayerError(f"{refused}, a file of an installed program; {remedy}")
         if around := _store_around(each, store):
             raise LayerError(
                 f"{refused}, a file inside a store ({_reason(around, store)}): code is never run "

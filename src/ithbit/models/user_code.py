@@ -57,6 +57,13 @@ def is_found_elsewhere(name: str) -> bool:
     return other is not None and found is not None and found.origin == other.origin
 
 
+def is_only_here(name: str) -> bool:
+    """Whether a module is found, and would not be without the current folder."""
+    with explained(f"the module {name} cannot be imported"):
+        found = _module_spec(name)
+    return found is not None and not is_found_elsewhere(name)
+
+
 def _module_spec(name: str) -> ModuleSpec | None:
     """The spec of a module, found without importing the packages around it."""
     parent, dot, last = name.rpartition(".")

@@ -447,6 +447,7 @@ BUILT: dict[str, Callable[[Json], None]] = {
     "a margin raised": at("margin", 2.5),
     "a margin lowered": at("margin", 0.25),
     "a margin true": at("margin", True),
+    "a margin of many digits": at("margin", 10**4000),
     "a margin as text": at("margin", "1.0"),
     "certified 1": at("certified", 1),
     "n true": at("n", True),
@@ -465,6 +466,7 @@ BUILT: dict[str, Callable[[Json], None]] = {
     "a theorem that escapes": at("theorem", "Theorem\x1b[2J"),
     "a theorem as a list": at("theorem", ["Theorem 14a"]),
     "a variant of two lines": at("variant", "scalar\nholds"),
+    "a family as a long number": at("family", 10**400),
     "a weight turned": at("weights/output/0/0", lambda x: -x - 3),
     "a weight as text": at("weights/output/0/0", str),
     "a weight as wide text": at("weights/output/0/0", "\uff11"),
@@ -594,3 +596,25 @@ def test_more_layers_than_weights_are_refused_at_once(tmp_path) -> None:
     path.write_text(json.dumps(content | {"digest": digest(content)}))
     with pytest.raises(CertificateError, match="100,000 layers, but"):
         check_certificate(path)
+
+
+@pytest.mark.parametrize("n", [14_268, 10**9, 10**30])
+def test_a_longer_n_than_any_certificate_has_is_refused_at_once(n: int, tmp_path: Path) -> None:
+    """The weights of trained blocks are as few for every n, but the arguments take n steps."""
+    content = construction_document(certify(ithbit.construct("lhi", "gru", 3, model="trained")))
+    content["n"] = content["spec"]["n_bits"] = n
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(content | {"digest": digest(content)}))
+    with pytest.raises(CertificateError, match="its n is more than 14,267"):
+        check_certificate(path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_worst_input_that_overflows_gives_no_warning(tmp_path: Path) -> None:
+    content = construction_document(certify(construct("lhi", "linear-full", 1)))
+    content["weights"]["embedding"]["end"] = [1e308]
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps(content | {"digest": digest(content)}))
+    with pytest.raises(CertificateError) as caught:
+        check_certificate(path)
+    sentence(caught.value)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flint import arb
+from tests.support import fuzz_sets
 from tests.support.exact import Exact
 from tests.support.fuzz import is_one, model, nodes, run, strings, ways
 from tests.support.mutations import MUTATIONS, mutated
@@ -131,3 +132,14 @@ def test_a_wrong_model_whose_denominators_underflow_is_not_proved() -> None:
     found = search(bounds_for(spec, params), 2)
     assert found.outcome != "proved"
     assert found.least_proved <= least
+
+
+def test_sets_are_cut_where_singular_values_do_not_converge(monkeypatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr(np.linalg, "svd", fails)
+    violations: list[str] = []
+    for number in range(30):
+        fuzz_sets.compare_operations(5, number, violations)
+    assert not violations

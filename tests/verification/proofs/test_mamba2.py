@@ -171,6 +171,17 @@ def test_weights_that_are_not_finite_or_huge_prove_nothing(value) -> None:
                 assert not (np.isfinite(least) and low > least + 1e-6 * (1 + abs(least)))
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered")
+def test_a_certificate_whose_axes_overflow_is_refused(proved) -> None:
+    """Their squares are infinite, and numpy's eigenvalues of such numbers do not converge."""
+    params = {name: value.copy() for name, value in load(WEIGHTS).items()}
+    params["blocks.0.norm.weight"][...] = 3e38
+    weights, content = save(params), copy.deepcopy(proved[1])
+    content["weights_sha256"] = hashlib.sha256(weights).hexdigest()
+    with pytest.raises(CertificateError):
+        certificate.confirmed(content | {"digest": digest(content)}, weights)
+
+
 def test_other_tasks_and_depths_have_no_bounds() -> None:
     for task, layers in (("rhi", 2), ("lhi", 1), ("lhi", 3)):
         kind = kind_of(ModelSpec(task, "mamba2", 8, layers))

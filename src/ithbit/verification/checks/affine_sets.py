@@ -98,7 +98,10 @@ def cut(x: TokenSet, parts: int) -> TokenSet:
     with G = p τ + rest, the number τ ε lies in one of the parts, which gets a symbol of its own."""
     (c,), (G,), (e,) = x.c, x.G, x.e
     finite = np.nan_to_num(G, posinf=0.0, neginf=0.0)  # any direction is sound
-    p = np.linalg.svd(finite, full_matrices=False)[0][:, 0]
+    try:
+        p = np.linalg.svd(finite, full_matrices=False)[0][:, 0]
+    except np.linalg.LinAlgError:  # it did not converge
+        p = np.eye(len(c))[x.radius[0].argmax()]
     tau = p @ G
     along, off = np.outer(p, tau), off_by(G.shape[1])
     reach = np.abs(tau).sum() * (1 + off)

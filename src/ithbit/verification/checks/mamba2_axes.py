@@ -54,7 +54,8 @@ def axes(
         root = np.sqrt(np.maximum(value, _LEAST * value[:, -1:]) + 1e-200)[:, None]
         half = (vectors * root)[:, None]
         seen = np.nan_to_num(J[..., own] @ half, posinf=0, neginf=0)
-        turn = np.linalg.eigh(np.swapaxes(seen, -1, -2) @ seen)[1]
+        gram = np.swapaxes(seen, -1, -2) @ seen
+        turn = np.linalg.eigh(np.nan_to_num(gram, posinf=0, neginf=0))[1]
         F[..., own, own] = np.swapaxes(turn, -1, -2) @ np.swapaxes(vectors / root, -1, -2)[:, None]
         A[..., own, own] = half @ turn
     scale = np.abs(F).max(-1, keepdims=True)
