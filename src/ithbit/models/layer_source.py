@@ -284,8 +284,8 @@ def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
     known = {
         code: _known[code].source if code in _known else _given_sources.get(code) for code in codes
     }
-    told = {code for code in codes if code in _known and _known[code].must_be_class}
-    return {code: source for code, source in known.items() if source and code not in told}
+    recorded = {code for code in codes if code in _known and _known[code].must_be_class}
+    return {code: source for code, source in known.items() if source and code not in recorded}
 
 
 def is_session_only(runs: Iterable[RunSpec]) -> bool:
