@@ -1,6 +1,8 @@
 """The pages' numbers are those of the results beside them."""
 
+import json
 import re
+from statistics import geometric_mean
 from zipfile import ZipFile
 
 import polars as pl
@@ -314,3 +316,21 @@ def is_there(path: str) -> bool:
     if packed:
         return inside in ZipFile(ROOT / f"{store}.zip").namelist()
     return (ROOT / path).exists() or (ROOT / f"{path}.md").is_file()
+
+
+def test_the_speed_on_a_cpu_is_that_of_its_file() -> None:
+    rows = json.loads((RESULTS / "bench" / "cpu-2-cores.json").read_text())["rows"]
+
+    def ratios(stepper: str, n: int) -> list[float]:
+        return [r["ratios"][stepper] for r in rows if r["n"] == n and r["constructive"]]
+
+    guide = " ".join((ROOT / "docs" / "guide.md").read_text().split())
+    for n, phrase in ((64, "times as fast at n = 64 (geometric mean; "), (8, "times at n = 8 (")):
+        all_of_n = ratios("compiled", n)
+        assert len(all_of_n) == 9
+        least, most = f"{min(all_of_n):.1f}", f"{max(all_of_n):.0f}"
+        assert f"{geometric_mean(all_of_n):.1f} {phrase}{least} to {most})" in guide
+    slow = [f"{geometric_mean(ratios('stacked', n)):.1f}" for n in (64, 8)]
+    assert f"the stacked models are {slow[0]} and {slow[1]} times as fast" in guide
+    mean = f"compiled code is {geometric_mean(ratios('compiled', 64)):.1f} times as fast"
+    assert mean in (ROOT / "README.md").read_text()
