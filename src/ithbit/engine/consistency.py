@@ -79,8 +79,9 @@ class ConsistentLoss:
         spec, blocks = self.spec, blocks_of(self.spec)
         found: list[Tensor] = []
         for mixed, x in layer_outputs(params, spec, self.table, examples, not self.states):
-            last = len(found) == spec.n_layers - 1
-            found.append(blocks.normal(mixed if last else x))
+            if len(found) == spec.n_layers - 1 and mixed is not x:
+                found.append(blocks.normal(mixed))
+            found.append(blocks.normal(x))
         return found, readout(params, spec, x)
 
     def _pair_distances(self, compared: list[Tensor], examples: Examples) -> list[Tensor]:
@@ -92,7 +93,7 @@ class ConsistentLoss:
         found = []
         for layer, x in enumerate(compared if half else []):
             apart = (x[:, :half] - x[:, half : 2 * half]).square().sum(-1)
-            last = layer == self.spec.n_layers - 1
+            last = layer >= self.spec.n_layers - 1
             found.append(apart / apart[0].numel() if last else apart * common / counts)
         return found
 
@@ -116,7 +117,7 @@ class ConsistentLoss:
         found = []
         for layer, x in enumerate(compared):
             x = x[:, :total].unflatten(1, (bases, flips + 1))
-            counts = free if layer == self.spec.n_layers - 1 else free * common
+            counts = free if layer >= self.spec.n_layers - 1 else free * common
             apart = (x[:, :, 1:] - x[:, :, :1]).abs() * counts.unsqueeze(-1)
             square = (apart.sum(2) * (n / flips)).square().sum(-1)
             found.append(square / square[0].numel())

@@ -22,9 +22,13 @@ from ithbit.theory.layers import FloatArray
 from ithbit.verification.proofs.affine_forms import TINY, Form, slack
 from ithbit.verification.proofs.bands import Bands
 from ithbit.verification.proofs.interface import Ints
+from ithbit.verification.proofs.ratio_ends import ratio_ends
 from ithbit.verification.proofs.token_balls import ENTRY
 
 _UP = 1 + slack(8)
+# The exact range of a coordinate is sought where the remainder is this share of its width at least,
+# and the width this share of the largest coordinate; it is taken if that share of the width.
+_LOOSE, _VISIBLE, _NARROW = 0.2, 1e-5, 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +93,45 @@ def separable_ratio(
     moves = size.sum(-1)
     if bands is None:  # a bit that dominates D moves the ratio only by what rounding hides
         moves = moves + count * (np.abs(x).sum(-1) + np.abs(m).sum(-1)[..., None] * np.abs(d))
-    sizes = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * fixed_sizes
-    sizes = sizes + np.abs(m) * (most * 3)[..., None]
+    sizes_of_terms = (np.abs(x0) + np.abs(x1)).sum(-2) + 2 * fixed_sizes
+    sizes = sizes_of_terms + np.abs(m) * (most * 3)[..., None]
     wrong = count * sizes + (4 * ENTRY * most)[..., None] + n * TINY + off
     top, low = 1 / least, 1 / most
     radius = (top - low) / 2 + top * slack(0)
-    return Ratio(
-        m,
-        g * ((top + low) / 2)[..., None, None],
-        large * radius[..., None] * (1 + slack(0)) + TINY,
-        (wrong + count * large) * top[..., None] * (1 + slack(0)),
-        least,
-        most,
-        moves / least[..., None],
-    )
+    G = g * ((top + low) / 2)[..., None, None]
+    rest = large * radius[..., None] * (1 + slack(0)) + TINY
+    e = (wrong + count * large) * top[..., None] * (1 + slack(0))
+    if bands is not None and not bands.count:
+        x = x.swapaxes(-1, -2)
+        fixed_wrong = count * sizes_of_terms + (4 * ENTRY * most)[..., None] + n * TINY
+        wrongs = fixed_wrong, np.broadcast_to(3 * count * most[..., None], m.shape)
+        _narrow((m, G, rest, e), (N0, D0), (x, d), least, wrongs)
+    return Ratio(m, G, rest, e, least, most, moves / least[..., None])
+
+
+def _narrow(
+    parts: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
+    sums: tuple[FloatArray, FloatArray],
+    moves: tuple[FloatArray, FloatArray],
+    least: FloatArray,
+    wrong: tuple[FloatArray, FloatArray],
+) -> None:
+    """Replace the parts m, G, rest and e of a ratio, in place, by the exact range of a coordinate
+    where that is much narrower; it is computed only where the remainder is large."""
+    m, G, rest, e = parts
+    width = np.abs(G).sum(-2) + rest + e
+    size = np.abs(m).max(-1, keepdims=True)
+    rows = np.nonzero(((rest > _LOOSE * width) & (width > _VISIBLE * size)).any(-1))
+    if not len(rows[0]):
+        return
+    N, D, x, d = sums[0][rows], sums[1][rows], moves[0][rows], moves[1][rows]
+    low, high = ratio_ends((N, D), (x, d), least[rows], (wrong[0][rows], wrong[1][rows]))
+    half = (high - low) / 2 * _UP
+    narrow = half < _NARROW * width[rows]
+    m[rows] = np.where(narrow, (high + low) / 2, m[rows])
+    G[rows] = np.where(narrow[:, None], 0, G[rows])
+    rest[rows] = np.where(narrow, half + TINY, rest[rows])
+    e[rows] = np.where(narrow, slack(0) * (np.abs(high) + np.abs(low)) + TINY, e[rows])
 
 
 def collapsed(x: Form, k: int) -> Form:

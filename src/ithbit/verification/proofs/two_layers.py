@@ -43,6 +43,7 @@ from ithbit.verification.proofs.bands import Bands, bands_of, everything, need_s
 from ithbit.verification.proofs.interface import Ints, NodeBounds
 from ithbit.verification.proofs.one_layer import of_logit
 from ithbit.verification.proofs.single_inputs import Points
+from ithbit.verification.proofs.token_parts import PARTS, parts_of, with_row
 from ithbit.verification.proofs.token_balls import (
     ENTRY,
     EPS,
@@ -136,8 +137,67 @@ class TwoLayers:
         place[:, n : 2 * n] = np.where(bits >= 0, place[:, :n], place[:, n : 2 * n])
         keys = keys[np.searchsorted(once, place.ravel())]
         last = keys[ends] if self.softmax else self._tail(mixed[ends], "blocks.0.", brief=True)
-        logit, matters = self._second(keys, last, slots, bits, free, bands)
-        return of_logit(logit, matters, index, bits, bands.empty)
+        found = self._answered(self._second(keys, last, slots, bits, free, bands), index, bits, bands)
+        if bands.count:
+            return found
+        count = slots.shape[1]
+        for node in np.flatnonzero(~(found.lower > 0) & ~found.empty):
+            rows, one = slice(node * count, (node + 1) * count), slice(node, node + 1)
+            sets = mixed[rows], keys[rows], last[one]
+            lower, upper = self._in_parts(*sets, slots[one], index[one], bits[one], free, bands)
+            found.lower[node] = max(found.lower[node], lower)
+            found.upper[node] = min(found.upper[node], upper)
+        return found
+
+    def _answered(
+        self, read: tuple[Form, FloatArray], index: Ints, bits: Ints, bands: Bands
+    ) -> NodeBounds:
+        """Bounds from what the answer is read from, after layer 2's attention, and how much every
+        symbol matters; in parts where a bound has no sign."""
+        y, matters = read
+        found = of_logit(self._logit(y), matters, index, bits, bands.empty)
+        rows = np.flatnonzero(~(found.lower > 0) & ~(found.upper < 0) & ~found.empty)
+        if len(rows):
+            again = (np.repeat(each[rows], PARTS, 0) for each in (matters, index, bits))
+            parts = of_logit(self._logit(parts_of(y[rows])), *again)
+            found.lower[rows] = np.maximum(found.lower[rows], parts.lower.reshape(-1, PARTS).min(1))
+            found.upper[rows] = np.minimum(found.upper[rows], parts.upper.reshape(-1, PARTS).max(1))
+        return found
+
+    def _logit(self, y: Form) -> Form:
+        p = self.params
+        return linear(self._tail(y, "blocks.1."), p["head.weight"], p["head.bias"])
+
+    def _in_parts(
+        self,
+        mixed: Form,
+        keys: Form,
+        last: Form,
+        slots: Ints,
+        index: Ints,
+        bits: Ints,
+        free: Ints,
+        bands: Bands,
+    ) -> tuple[float, float]:
+        """Bounds of one node from all parts of the token that is least known after layer 1."""
+        n = self.n
+        slot = int(np.nan_to_num((keys.spread() + keys.e).mean(-1), nan=np.inf).argmax())
+        at = [slot]
+        if slot < 2 * n and bits[0, slot % n] >= 0:  # a fixed bit has one token in two slots
+            at = [slot % n, slot % n + n]
+        parts = parts_of(mixed[[slot]])
+        keys = with_row(keys, at, self._through(parts))
+        ends = np.arange(1, PARTS + 1) * slots.shape[1] - 1
+        if self.softmax:
+            last = keys[ends]
+        elif slot == slots.shape[1] - 1:
+            last = self._tail(parts, "blocks.0.", brief=True)
+        else:
+            last = last[np.zeros(PARTS, np.int64)]
+        slots, index, bits = (np.repeat(each, PARTS, 0) for each in (slots, index, bits))
+        many = Bands(*(np.repeat(each[:1], PARTS, 0) for each in vars(bands).values()))
+        found = self._answered(self._second(keys, last, slots, bits, free, many), index, bits, many)
+        return float(found.lower.min()), float(found.upper.max())
 
     def _first(self, slots: Ints, free: Ints, bands: Bands) -> Form:
         """Attention of layer 1 with its residual, at all slots: node by node, slot by slot."""
@@ -177,21 +237,13 @@ class TwoLayers:
     def _keys(self, mixed: Form, k: int) -> Form:
         """The input of layer 2's queries, keys and values, from the attention of layer 1; by cells
         where that is loose. The first k symbols are the free bits, then the functionals."""
-
-        def through(x: Form, gram: float = np.inf) -> Form:
-            x = self._tail(x, "blocks.0.", True, gram)
-            if self.softmax:
-                return x
-            gain, bias = self.params["blocks.1.norm1.weight"], self.params["blocks.1.norm1.bias"]
-            return layer_norm(x, gain, bias, self.eps, gram)
-
-        out = through(mixed, self.gram)
+        out = self._through(mixed, self.gram)
         own = np.abs(out.G[..., k:]).sum(-1).mean(-1)
         rows = np.flatnonzero(~(own < _UNKNOWN))
         if not len(rows) or out.G.shape[-1] - k < out.c.shape[-1]:
             return out
         chunks = [rows[a : a + _ROWS] for a in range(0, len(rows), _ROWS)]  # fit the caches
-        parts = [in_cells(mixed[chunk], through, k) for chunk in chunks]
+        parts = [in_cells(mixed[chunk], self._through, k) for chunk in chunks]
         near = Form.joined(parts)
         better = near.e.mean(-1) < own[rows]
         rows, d = rows[better], out.c.shape[-1]
@@ -201,14 +253,22 @@ class TwoLayers:
         out.G[rows[:, None], np.arange(d), -1 - np.arange(d)] = near.e[better]
         return out
 
+    def _through(self, x: Form, gram: float = np.inf) -> Form:
+        """The rest of layer 1, up to the input of layer 2's queries, keys and values."""
+        x = self._tail(x, "blocks.0.", True, gram)
+        if self.softmax:
+            return x
+        gain, bias = self.params["blocks.1.norm1.weight"], self.params["blocks.1.norm1.bias"]
+        return layer_norm(x, gain, bias, self.eps, gram)
+
     def _tail(self, x: Form, block: str, brief: bool = False, gram: float = 0.0) -> Form:
         return block_tail(x, self.params, block, self.softmax, self.eps, brief, gram)
 
     def _second(
         self, z: Form, last: Form, slots: Ints, bits: Ints, free: Ints, bands: Bands
     ) -> tuple[Form, FloatArray]:
-        """Layer 2 and the head: the logit's form, whose symbols begin with the free bits and the
-        functionals, and how much each of these matters."""
+        """Layer 2's attention with its residual at the last token: a form whose symbols begin with
+        the free bits and the functionals, and how much each of these matters."""
         p, (nodes, count) = self.params, slots.shape
         k = len(free) + bands.count
         qkv = linear(z, p["blocks.1.qkv.weight"], p.get("blocks.1.qkv.bias"))
@@ -226,9 +286,8 @@ class TwoLayers:
             low = np.maximum(low, 0)
         mixed, matters = self._mixed(weight, low, high, value, bits, free, bands)
         out = linear(mixed, p["blocks.1.out.weight"], p.get("blocks.1.out.bias"))
-        y = self._tail(_beside(last, out, k, self.softmax), "blocks.1.")
         matters = matters + np.abs(last.G[..., :k]).sum(1)
-        return linear(y, p["head.weight"], p["head.bias"]), matters
+        return _beside(last, out, k, self.softmax), matters
 
     def _exponentials(
         self, q: Form, key: Form, slots: Ints, bits: Ints, k: int

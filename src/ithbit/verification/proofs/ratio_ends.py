@@ -1,0 +1,55 @@
+"""The exact range of a ratio of sums over tokens, coordinate by coordinate.
+
+An affine form of N/D (`attention.py`) has a remainder for the range of 1/D. Where weights differ by
+orders of magnitude, as in attention that sees little but the tokens of one bit value, D moves by a
+factor of n while the ratio hardly moves, and the form is wide. But for any t
+
+    N - t D <= F(t) = N₀ - t D₀ + Σ |n_j - t d_j|   for all ε = ±1,
+
+with equality for one of them, so F(t) <= 0 proves N/D <= t where D > 0; the least such t is the
+greatest ratio. Newton's method finds it (Dinkelbach): from the ratio at some ε, the best ε for that
+t gives the next, larger ratio, and a few steps suffice. What it finds is used only after F has been
+bounded from above with all rounding. The least ratio is that of -N.
+"""
+
+import numpy as np
+
+from ithbit.theory.layers import FloatArray
+from ithbit.verification.proofs.affine_forms import slack
+
+_STEPS = 8
+_UP = 1 + slack(8)
+
+
+def ratio_ends(
+    sums: tuple[FloatArray, FloatArray],
+    moves: tuple[FloatArray, FloatArray],
+    least: FloatArray,
+    wrong: tuple[FloatArray, FloatArray],
+) -> tuple[FloatArray, FloatArray]:
+    """Proved ends of (N₀ + Σ n_j ε_j) / (D₀ + Σ d_j ε_j) over all ε = ±1; -inf and inf where none
+    are.
+
+    `sums` are N₀ (row, dim) and D₀ (row); `moves` are n (row, bit, dim) and d (row, bit); D is at
+    least `least` (row), NaN or not positive where that is not known. For every t and ε, the number
+    that is computed as N - t D, or as a sum of parts of F(t) in any order, is off by at most
+    a + b |t| for `wrong` = (a, b), each (row, dim).
+
+    >>> sums, moves = (np.ones((1, 1)), np.array([3.0])), (np.ones((1, 1, 1)), np.array([[2.0]]))
+    >>> low, high = ratio_ends(sums, moves, np.ones(1), (np.full((1, 1), 1e-15),) * 2)
+    >>> low.round(9), high.round(9)  # 0/1 and 2/5
+    (array([[-0.]]), array([[0.4]]))
+    """
+    (N, D), (n, d), (a, b) = sums, (moves[0], moves[1][..., None]), wrong
+    D = D[:, None]
+    room = np.where(least > 0, least, np.nan)[:, None]
+    ends = []
+    for sign in (-1.0, 1.0):
+        t = N / D
+        for _ in range(_STEPS):
+            e = np.where(n - t[:, None] * d > 0, sign, -sign)
+            t = (N + (n * e).sum(1)) / (D + (d * e).sum(1))
+        t = t + sign * (4 * (a + b * np.abs(t)) / room + slack(0) * np.abs(t))
+        F = sign * (N - t * D) + np.abs(n - t[:, None] * d).sum(1) + (a + b * np.abs(t)) * _UP
+        ends.append(np.where((F <= 0) & np.isfinite(t), t, sign * np.inf))
+    return ends[0], ends[1]
