@@ -13,7 +13,7 @@ from flint import arb, arb_mat, ctx
 from tests.support.exact import PRECISION
 
 from ithbit.verification.checks import one_layer_balls
-from ithbit.verification.proofs import affine_forms, attention, single_inputs
+from ithbit.verification.proofs import affine_forms, attention, single_inputs, token_parts
 from ithbit.verification.proofs.affine_forms import Form
 from ithbit.verification.proofs.bands import bands_of
 
@@ -155,9 +155,11 @@ def ratios(rng: Rng, violated: Violated) -> None:
     more = _numbers(rng, 2, d)
     weight[:, 1] = rng.choice([0, 1, np.inf])
     pairs, fixed = weight[..., None] * value, rest[:, None] * more
-    found = attention.separable_ratio(
-        (weight[0], weight[1]), (pairs[0], pairs[1]), rest, fixed, np.abs(fixed), np.arange(n)
-    )
+    sums = (weight[0], weight[1]), (pairs[0], pairs[1]), rest, fixed, np.abs(fixed)
+    bands = None
+    if rng.random() < 0.7:  # no functionals, so the exact range may replace the affine part
+        bands = bands_of(np.zeros((0, n)), np.zeros((2, 0, 2)), np.full((2, n), -1), np.arange(n))
+    found = attention.separable_ratio(*sums, np.arange(n), bands)
     G = found.G.swapaxes(-1, -2)
     y = affine_forms.with_own(Form(found.m, G, found.e), found.rest)
     for _ in range(TRIES):
@@ -170,6 +172,21 @@ def ratios(rng: Rng, violated: Violated) -> None:
             true = sum((w * v for w, v in zip(weights, values, strict=True)), arb(0)) / below
             if _leaves(y, (c,), true, bits):
                 violated("ratio of sums")
+
+
+def parts(rng: Rng, violated: Violated) -> None:
+    """Sets cut into parts: every point is in one of them."""
+    d, symbols = int(rng.integers(2, 5)), int(rng.integers(1, 6))
+    x = _form(rng, symbols, d)
+    cut, count = token_parts.parts_of(x), token_parts.PARTS
+    for _ in range(TRIES):
+        eps = _signs(rng, symbols)
+        true = [_inside(x, (c,), eps, rng) for c in range(d)]
+        some = range(count)  # of the first node
+        if not any(
+            not any(_leaves(cut[[part]], (c,), true[c], eps) for c in range(d)) for part in some
+        ):
+            violated("parts of a set")
 
 
 def rows(rng: Rng, violated: Violated) -> None:
@@ -266,5 +283,5 @@ def compare_operations(seed: int, number: int, violations: list[str]) -> None:
         violations.append(f"forms {number} of seed {seed}: {what}")
 
     with ctx.workprec(PRECISION), np.errstate(all="ignore"):
-        for operation in (vectors, products, ratios, rows, averages, checked):
+        for operation in (vectors, products, ratios, parts, rows, averages, checked):
             operation(rng, violated)

@@ -17,8 +17,10 @@ from ithbit.verification.proofs import (
     bands,
     interface,
     one_layer,
+    ratio_ends,
     single_inputs,
     token_balls,
+    token_parts,
 )
 from ithbit.verification.proofs import two_layers as two
 
@@ -75,6 +77,21 @@ MUTATIONS = [
     _one("a mean without the query's own value", one_layer,
          "np.maximum(np.where(barred, -np.inf, v).max((1, 2)), vq)",
          "np.where(barred, -np.inf, v).max((1, 2))"),
+    Mutation("an exact range of a ratio that nothing confirms", (
+        (ratio_ends, "range(_STEPS)", "range(0)"),
+        (ratio_ends, "(F <= 0) & np.isfinite(t)", "np.isfinite(t)"),
+    )),
+    Mutation("an exact range that is confirmed without what the bits add", (
+        (ratio_ends, "range(_STEPS)", "range(1)"),
+        (ratio_ends, "+ np.abs(n - t[:, None] * d).sum(1)", ""),
+    )),
+    _one("an exact range that replaces only its middle", attention,
+         "rest[rows] = np.where(narrow, half + TINY, rest[rows])", "pass"),
+    _one("parts of a set with gaps between them", token_parts, "half = reach / parts *",
+         "half = reach / parts / 2 *"),
+    _one("parts of a set without its error", token_parts, "wrong = x.e + off *", "wrong = 0 * x.e + off *"),
+    _one("parts of a set that leave out its end", token_parts, "(2 * np.arange(parts) + 1) / parts - 1",
+         "(2 * np.arange(parts) + 1) / parts - 1.2"),
     _one("a second ratio without its remainder", two, "+ size * radius[..., None]", ""),
     _one("linear attention without its epsilon", two, "-m * DENOMINATOR_EPS", "0 * m"),
     _one("causal attention that does not see itself", two, "place <= place[:, None]",

@@ -36,8 +36,8 @@ _PIECES = 8  # into which a GELU's interval is cut
 _BEND_MAX, _BEND_MIN, _FIFTH = 0.79789, -0.10799, 3.0
 _TAYLOR = _FIFTH / 120 / (2 * GELU_STEP) ** 5 * 1.001
 _HARDLY = 1e-13
-# A coordinate keeps its affine enclosure unless the interval is this share of it: with an interval it
-# no longer depends on any bit, which costs more later.
+# A coordinate keeps its affine enclosure unless the interval is at most this share of it: with an
+# interval it no longer depends on any bit, and bounds of later layers lose far more by that.
 _NARROWER = 0.7
 _TAIL = 1e-14  # x Φ(-x) < φ(x) at x >= 8
 
@@ -117,7 +117,7 @@ def layer_norm(x: Form, gain: FloatArray, bias: FloatArray, eps: float, gram: fl
     The variance is an affine form plus |G ε|²/d, which lies between 0 and the mean of the squared
     radii. Where that mean is more than `gram` of the variance, it is also at most the sum of
     |products of generators|/d, which costs more.
-    A coordinate whose affine enclosure is wider than its plain interval gets the interval instead.
+    A coordinate whose plain interval is much narrower than its affine enclosure gets the interval.
     The remainder becomes a symbol of each coordinate's own.
     """
     d, off = x.c.shape[-1], slack(x.c.shape[-1] + x.G.shape[-1])

@@ -38,6 +38,14 @@ class Bands:
     def count(self) -> int:
         return self.C.shape[1]
 
+    def only(self, node: int) -> "Bands":
+        """Those of one node."""
+        return Bands(*(each[node : node + 1] for each in vars(self).values()))
+
+    def repeated(self, times: int) -> "Bands":
+        """Every node so many times."""
+        return Bands(*(np.repeat(each, times, 0) for each in vars(self).values()))
+
     def share(self, g: FloatArray) -> FloatArray:
         """p of generators (node ... free)."""
         return _each(g, self.back)

@@ -36,8 +36,8 @@ def parts_of(x: Form, parts: int = PARTS) -> Form:
     return Form(c.reshape(rows * parts, d), np.repeat(G, parts, 0), e)
 
 
-def with_row(x: Form, row: int | list[int], parts: Form) -> Form:
-    """Copies of the rows of x, one for each part, that has its place among them: part row …."""
+def with_row(x: Form, at: list[int], parts: Form) -> Form:
+    """The rows of x once for every part, which stands at these places: part row …."""
     count, rows = len(parts), len(x)
     width = max(x.G.shape[-1], parts.G.shape[-1])
 
@@ -46,7 +46,7 @@ def with_row(x: Form, row: int | list[int], parts: Form) -> Form:
 
     c, e = (np.tile(each, (count, 1, 1)) for each in (x.c, x.e))
     G = np.tile(wide(x.G), (count, 1, 1, 1))
-    for at in [row] if isinstance(row, int) else row:
-        c[:, at], G[:, at], e[:, at] = parts.c, wide(parts.G), parts.e
+    for row in at:
+        c[:, row], G[:, row], e[:, row] = parts.c, wide(parts.G), parts.e
     flat = (count * rows, -1)
     return Form(c.reshape(flat), G.reshape(count * rows, *G.shape[2:]), e.reshape(flat))

@@ -43,7 +43,6 @@ from ithbit.verification.proofs.bands import Bands, bands_of, everything, need_s
 from ithbit.verification.proofs.interface import Ints, NodeBounds
 from ithbit.verification.proofs.one_layer import of_logit
 from ithbit.verification.proofs.single_inputs import Points
-from ithbit.verification.proofs.token_parts import PARTS, parts_of, with_row
 from ithbit.verification.proofs.token_balls import (
     ENTRY,
     EPS,
@@ -53,11 +52,13 @@ from ithbit.verification.proofs.token_balls import (
     token_qkv_balls,
     weighed,
 )
+from ithbit.verification.proofs.token_parts import PARTS, parts_of, with_row
 
 DENOMINATOR_EPS = LINEAR.denominator_eps
 _UP = 1 + slack(8)
 _UNKNOWN = 0.05  # mean radius of a slot after layer 1 above which cells are tried
 _ROWS = 8
+_NEARLY = 4.0  # times its middle, the width of a margin's range up to which a token is cut
 _GRAM = 0.01  # of a variance, above which its second order is worth the cost
 FEW = {"softmax": 10, "linear": 12}  # free bits up to which all inputs of a node are tried
 
@@ -137,14 +138,20 @@ class TwoLayers:
         place[:, n : 2 * n] = np.where(bits >= 0, place[:, :n], place[:, n : 2 * n])
         keys = keys[np.searchsorted(once, place.ravel())]
         last = keys[ends] if self.softmax else self._tail(mixed[ends], "blocks.0.", brief=True)
-        found = self._answered(self._second(keys, last, slots, bits, free, bands), index, bits, bands)
+        found = self._answered(
+            self._second(keys, last, slots, bits, free, bands), index, bits, bands
+        )
         if bands.count:
             return found
         count = slots.shape[1]
-        for node in np.flatnonzero(~(found.lower > 0) & ~found.empty):
-            rows, one = slice(node * count, (node + 1) * count), slice(node, node + 1)
-            sets = mixed[rows], keys[rows], last[one]
-            lower, upper = self._in_parts(*sets, slots[one], index[one], bits[one], free, bands)
+        # Where a bound is far below 0, parts do not help either, and bits have to be fixed.
+        nearly = found.upper - found.lower < _NEARLY * (found.upper + found.lower)
+        for node in np.flatnonzero(nearly & ~(found.lower > 0) & ~found.empty).tolist():
+            tokens, one = slice(node * count, (node + 1) * count), slice(node, node + 1)
+            sets, node_bands = (mixed[tokens], keys[tokens], last[one]), bands.only(node)
+            lower, upper = self._in_parts(
+                *sets, slots[one], index[one], bits[one], free, node_bands
+            )
             found.lower[node] = max(found.lower[node], lower)
             found.upper[node] = min(found.upper[node], upper)
         return found
@@ -182,10 +189,10 @@ class TwoLayers:
         """Bounds of one node from all parts of the token that is least known after layer 1."""
         n = self.n
         slot = int(np.nan_to_num((keys.spread() + keys.e).mean(-1), nan=np.inf).argmax())
-        at = [slot]
-        if slot < 2 * n and bits[0, slot % n] >= 0:  # a fixed bit has one token in two slots
-            at = [slot % n, slot % n + n]
+        # A fixed bit has one token in two slots.
+        same = slot < 2 * n and bits[0, slot % n] >= 0
         parts = parts_of(mixed[[slot]])
+        at = [slot % n, slot % n + n] if same else [slot]
         keys = with_row(keys, at, self._through(parts))
         ends = np.arange(1, PARTS + 1) * slots.shape[1] - 1
         if self.softmax:
@@ -195,7 +202,7 @@ class TwoLayers:
         else:
             last = last[np.zeros(PARTS, np.int64)]
         slots, index, bits = (np.repeat(each, PARTS, 0) for each in (slots, index, bits))
-        many = Bands(*(np.repeat(each[:1], PARTS, 0) for each in vars(bands).values()))
+        many = bands.repeated(PARTS)
         found = self._answered(self._second(keys, last, slots, bits, free, many), index, bits, many)
         return float(found.lower.min()), float(found.upper.max())
 
