@@ -39,6 +39,7 @@ _UP = 1 + slack(8)
 _DOWN = 1 - slack(8)
 _ENTRY = 2e-8  # times a relative error of 2^-52 it is more than the absolute one of `floats`
 _RANGE = 1e-10  # of second moments, at most, in a choice of axes
+_NARROWER = 0.7  # of its affine enclosure is the interval that a coordinate gets instead, at most
 _KNOWN = 0.9  # radius of a number that others are divided by, relative to it, at most
 _ENDS = np.arange(0, 32, 2)  # windows of the last token
 
@@ -284,7 +285,7 @@ def rms_norm(x: Form, gain: FloatArray, epsilon: Box | None = None) -> Form:
     symbol, then the gain. The epsilon, one for each row, is that of the model unless given.
 
     The mean square is an affine form plus |G ε|²/d, which lies between 0 and a bound. A coordinate
-    whose affine enclosure is wider than its plain interval gets the interval instead.
+    whose plain interval is much narrower than its affine enclosure gets the interval.
     """
     eps, give = (MAMBA2.norm_eps, 0.0) if epsilon is None else epsilon
     (rows, d, symbols), off = x.G.shape, slack(x.c.shape[-1] + x.G.shape[-1])
@@ -318,7 +319,7 @@ def rms_norm(x: Form, gain: FloatArray, epsilon: Box | None = None) -> Form:
     top = np.clip(np.where(b > 0, b * most[:, None], b * least[:, None]), -cap, cap)
     low = np.clip(np.where(a < 0, a * most[:, None], a * least[:, None]), -cap, cap)
     reach = (top - low) / 2 + slack(0) * (size * most[:, None] + cap)
-    wide = ~(np.abs(out_G).sum(-1) + out_e <= reach)
+    wide = ~(np.abs(out_G).sum(-1) + out_e <= reach / _NARROWER)
     out_c, out_e = np.where(wide, (top + low) / 2, out_c), np.where(wide, reach * _UP, out_e)
     out_G[wide] = 0
     sizes = (np.abs(out_c) + np.abs(out_G).sum(-1)) * np.abs(gain)
