@@ -160,8 +160,8 @@ def ratios(rng: Rng, violated: Violated) -> None:
     if rng.random() < 0.7:  # no functionals, so the exact range may replace the affine part
         bands = bands_of(np.zeros((0, n)), np.zeros((2, 0, 2)), np.full((2, n), -1), np.arange(n))
     found = attention.separable_ratio(*sums, np.arange(n), bands)
-    G = found.G.swapaxes(-1, -2)
-    y = affine_forms.with_own(Form(found.m, G, found.e), found.rest)
+    G = np.concatenate([found.G.swapaxes(-1, -2), found.own()], -1)
+    y = Form(found.m, G, found.e)
     for _ in range(TRIES):
         bits = rng.choice([-1.0, 1.0], n)
         at = [(int(s > 0), 0, j) for j, s in enumerate(bits)]

@@ -22,18 +22,19 @@ from ithbit.theory.layers import FloatArray
 from ithbit.verification.proofs.affine_forms import TINY, Form, slack
 from ithbit.verification.proofs.bands import Bands
 from ithbit.verification.proofs.interface import Ints
-from ithbit.verification.proofs.ratio_ends import ratio_ends
+from ithbit.verification.proofs.ratio_ends import across, principal_axes, ratio_ends
 from ithbit.verification.proofs.token_balls import ENTRY
 
 _UP = 1 + slack(8)
-# The exact range of a coordinate is sought where the remainder is this share of its width at least,
-# and the width this share of the largest coordinate; it is taken if that share of the width.
+# Exact ranges are sought where a remainder is this share of what the symbols move, and of the largest
+# coordinate, at least; they are taken if they are that share of the width.
 _LOOSE, _VISIBLE, _NARROW = 0.2, 1e-5, 0.8
 
 
 @dataclass(frozen=True, eq=False)
 class Ratio:
-    """N/D = m + G ε ± (rest + e), dim last; G has the symbols, first the free bits, before dim."""
+    """N/D = m + G ε + A δ ± e, dim last; G has the symbols, first the free bits, before dim. A is
+    `axes` times |δ| <= rest, or each coordinate has a remainder of its own."""
 
     m: FloatArray
     G: FloatArray
@@ -42,6 +43,12 @@ class Ratio:
     least: FloatArray  # of D
     most: FloatArray
     moves: FloatArray  # ... bit: how much a free bit moves the ratio
+    axes: FloatArray | None = None  # ... dim axis
+
+    def own(self) -> FloatArray:
+        """The generators of the remainder: ... dim symbol."""
+        axes = np.eye(self.rest.shape[-1]) if self.axes is None else self.axes
+        return axes * self.rest[..., None, :]
 
 
 def separable_ratio(
@@ -101,37 +108,51 @@ def separable_ratio(
     G = g * ((top + low) / 2)[..., None, None]
     rest = large * radius[..., None] * (1 + slack(0)) + TINY
     e = (wrong + count * large) * top[..., None] * (1 + slack(0))
-    if bands is not None and not bands.count:
-        x = x.swapaxes(-1, -2)
-        fixed_wrong = count * sizes_of_terms + (4 * ENTRY * most)[..., None] + n * TINY
-        wrongs = fixed_wrong, np.broadcast_to(3 * count * most[..., None], m.shape)
-        _narrow((m, G, rest, e), (N0, D0), (x, d), least, wrongs)
-    return Ratio(m, G, rest, e, least, most, moves / least[..., None])
+    if bands is None:
+        return Ratio(m, G, rest, e, least, most, moves / least[..., None])
+    axes, missed = principal_axes(g)
+    back = axes.swapaxes(-1, -2)
+    along = np.abs(np.matmul(g, axes)).sum(-2) * (1 + count)
+    along += slack(m.shape[-1] + 2) * across(back, size.sum(-2))
+    rest = along * radius[..., None] * (1 + slack(0)) + TINY
+    e = e + across(missed, large * radius[..., None]) * _UP
+    if not bands.count:
+        wrong = count * sizes_of_terms + (4 * ENTRY * most)[..., None] + n * TINY
+        wrong = across(back, wrong + slack(m.shape[-1] + 2) * sizes_of_terms) * _UP
+        sums, parts = (N0, D0), (x.swapaxes(-1, -2), d)
+        _narrow((m, G, rest, e), sums, parts, axes, missed, least, (wrong, 3 * count * most))
+    return Ratio(m, G, rest, e, least, most, moves / least[..., None], axes)
 
 
 def _narrow(
-    parts: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
+    form: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
     sums: tuple[FloatArray, FloatArray],
     moves: tuple[FloatArray, FloatArray],
+    axes: FloatArray,
+    missed: FloatArray,
     least: FloatArray,
     wrong: tuple[FloatArray, FloatArray],
 ) -> None:
-    """Replace the parts m, G, rest and e of a ratio, in place, by the exact range of a coordinate
-    where that is much narrower; it is computed only where the remainder is large."""
-    m, G, rest, e = parts
-    width = np.abs(G).sum(-2) + rest + e
-    size = np.abs(m).max(-1, keepdims=True)
-    rows = np.nonzero(((rest > _LOOSE * width) & (width > _VISIBLE * size)).any(-1))
+    """Replace m, G, rest and e of ratios, in place, by their exact range along each axis where that
+    is much narrower; it is computed only where the remainder is large."""
+    m, G, rest, e = form
+    size, spread = np.abs(m).max(-1), np.abs(np.matmul(G, axes)).sum(-2)
+    loose = (rest > _LOOSE * spread) & (rest > _VISIBLE * size[..., None])
+    rows = np.nonzero(loose.any(-1))
     if not len(rows[0]):
         return
-    N, D, x, d = sums[0][rows], sums[1][rows], moves[0][rows], moves[1][rows]
-    low, high = ratio_ends((N, D), (x, d), least[rows], (wrong[0][rows], wrong[1][rows]))
-    half = (high - low) / 2 * _UP
-    narrow = half < _NARROW * width[rows]
-    m[rows] = np.where(narrow, (high + low) / 2, m[rows])
-    G[rows] = np.where(narrow[:, None], 0, G[rows])
-    rest[rows] = np.where(narrow, half + TINY, rest[rows])
-    e[rows] = np.where(narrow, slack(0) * (np.abs(high) + np.abs(low)) + TINY, e[rows])
+    turn = axes[rows]
+    N, x = np.matmul(sums[0][rows][:, None], turn)[:, 0], np.matmul(moves[0][rows], turn)
+    offs = wrong[0][rows], np.broadcast_to(wrong[1][rows][:, None], N.shape)
+    low, high = ratio_ends((N, sums[1][rows]), (x, moves[1][rows]), least[rows], offs)
+    middle, half = (high + low) / 2, (high - low) / 2 * _UP
+    narrow = half.sum(-1) < _NARROW * (spread + rest)[rows].sum(-1)
+    at = tuple(each[narrow] for each in rows)
+    turn, middle, half = turn[narrow], middle[narrow], half[narrow]
+    reach = np.abs(m[at]) + np.abs(G[at]).sum(-2) + across(turn, rest[at]) + e[at]
+    m[at], G[at], rest[at] = np.matmul(turn, middle[..., None])[..., 0], 0, half + TINY
+    off = slack(m.shape[-1] + 2) * across(turn, np.abs(middle) + half)
+    e[at] = (across(missed[at], reach) + off) * _UP + TINY
 
 
 def collapsed(x: Form, k: int) -> Form:

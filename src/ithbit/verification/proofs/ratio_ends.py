@@ -1,4 +1,4 @@
-"""The exact range of a ratio of sums over tokens, coordinate by coordinate.
+"""Axes of a ratio of sums over tokens, and its exact range along each of them.
 
 An affine form of N/D (`attention.py`) has a remainder for the range of 1/D. Where weights differ by
 orders of magnitude, as in attention that sees little but the tokens of one bit value, D moves by a
@@ -7,7 +7,8 @@ factor of n while the ratio hardly moves, and the form is wide. But for any t
     N - t D <= F(t) = N₀ - t D₀ + Σ |n_j - t d_j|   for all ε = ±1,
 
 with equality for one of them, so F(t) <= 0 proves N/D <= t where D > 0; the least such t is the
-greatest ratio. Newton's method finds it (Dinkelbach): from the ratio at some ε, the best ε for that
+greatest ratio. The values of tokens differ mostly along one line, so ranges along axes that follow
+it are narrower than those of coordinates: any axis a makes aᵀN / D such a ratio. Newton's method finds it (Dinkelbach): from the ratio at some ε, the best ε for that
 t gives the next, larger ratio, and a few steps suffice. What it finds is used only after F has been
 bounded from above with all rounding. The least ratio is that of -N.
 """
@@ -53,3 +54,22 @@ def ratio_ends(
         F = sign * (N - t * D) + np.abs(n - t[:, None] * d).sum(1) + (a + b * np.abs(t)) * _UP
         ends.append(np.where((F <= 0) & np.isfinite(t), t, sign * np.inf))
     return ends[0], ends[1]
+
+
+def principal_axes(g: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Orthonormal axes (... dim axis) of generators (... symbol dim), those along which they differ
+    most among them; and what these miss by rounding: every y is within `missed` |y| of A Aᵀ y."""
+    gram = np.matmul(g.swapaxes(-1, -2), g)
+    _, axes = np.linalg.eigh(np.where(np.abs(gram) < 1e150, gram, 0))  # NaN would spread
+    d = axes.shape[-1]
+    missed = np.abs(np.eye(d) - np.matmul(axes, axes.swapaxes(-1, -2)))
+    missed += slack(d) * (across(axes, np.abs(axes).swapaxes(-1, -2)) + np.eye(d))
+    return axes, missed * _UP
+
+
+def across(matrix: FloatArray, sizes: FloatArray) -> FloatArray:
+    """The most that a matrix (... row column) makes of numbers of these sizes: ... row. Of more
+    columns of sizes, one dimension more, the same."""
+    if sizes.ndim == matrix.ndim:
+        return np.matmul(np.abs(matrix), sizes)
+    return np.matmul(np.abs(matrix), sizes[..., None])[..., 0]

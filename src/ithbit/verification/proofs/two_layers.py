@@ -42,6 +42,7 @@ from ithbit.verification.proofs.attention import (
 from ithbit.verification.proofs.bands import Bands, bands_of, everything, need_steps
 from ithbit.verification.proofs.interface import Ints, NodeBounds
 from ithbit.verification.proofs.one_layer import of_logit
+from ithbit.verification.proofs.ratio_ends import across, principal_axes
 from ithbit.verification.proofs.single_inputs import Points
 from ithbit.verification.proofs.token_balls import (
     ENTRY,
@@ -56,7 +57,8 @@ from ithbit.verification.proofs.token_parts import PARTS, parts_of, with_row
 
 DENOMINATOR_EPS = LINEAR.denominator_eps
 _UP = 1 + slack(8)
-_UNKNOWN = 0.05  # mean radius of a slot after layer 1 above which cells are tried
+_UNKNOWN = 0.003  # mean radius of a slot after layer 1 above which cells are tried
+_BETTER = 0.5  # of a slot's own radius, which cells have to come below
 _ROWS = 8
 _NEARLY = 4.0  # times its middle, the width of a margin's range up to which a token is cut
 _GRAM = 0.01  # of a variance, above which its second order is worth the cost
@@ -78,6 +80,7 @@ class TwoLayers:
     ) -> None:
         self.gram = gram  # see `layer_norm`, for all tokens of the first layer
         self.n, self.heads, self.size = spec.n_bits, spec.n_heads, spec.d_head
+        self.head_of = np.repeat(np.arange(self.heads), self.size)
         self.lhi = spec.task == "lhi"
         kind = FAMILIES[spec.family].kind
         self.softmax, self.few, self.eps = kind == "softmax", FEW[kind], EPS[kind]
@@ -232,7 +235,11 @@ class TwoLayers:
             moved = np.moveaxis(moved, -1, 3)
             return moved.reshape(nodes * count, self.heads * self.size, *moved.shape[4:])
 
-        mixed = with_own(Form(flat(ratio.m), flat(ratio.G), flat(ratio.e)), flat(ratio.rest))
+        own = flat(np.moveaxis(ratio.own(), -2, -1))  # row (head dim) axis, each head's its own
+        own = own[..., None, :] * (self.head_of[:, None] == np.arange(self.heads))[..., None]
+        own = own.reshape(*own.shape[:2], self.heads * self.size)
+        G = np.concatenate([flat(ratio.G), own], -1)
+        mixed = Form(flat(ratio.m), G, flat(ratio.e))
         out = linear(
             mixed, self.params["blocks.0.out.weight"], self.params.get("blocks.0.out.bias")
         )
@@ -252,7 +259,7 @@ class TwoLayers:
         chunks = [rows[a : a + _ROWS] for a in range(0, len(rows), _ROWS)]  # fit the caches
         parts = [in_cells(mixed[chunk], self._through, k) for chunk in chunks]
         near = Form.joined(parts)
-        better = near.e.mean(-1) < own[rows]
+        better = near.e.mean(-1) < _BETTER * own[rows]
         rows, d = rows[better], out.c.shape[-1]
         out.c[rows], out.e[rows] = near.c[better], 0
         out.G[rows] = 0
@@ -357,15 +364,19 @@ class TwoLayers:
         least = np.where((least > 0) & (least <= most), least, np.nan)
         top, bottom = 1 / least, 1 / most
         middle, radius = (top + bottom) / 2, (top - bottom) / 2 + top * slack(0)
-        low_n, high_n = N.bounds()
-        size = np.maximum(np.abs(low_n), np.abs(high_n))
-        if not self.softmax:  # m Σ w / (Σ w + eps) = m - m eps / (Σ w + eps)
-            size = size + np.abs(m) * DENOMINATOR_EPS
+        # N/(D + eps) - m = (N - m D - m eps)/(D + eps), with 1/(D + eps) the middle and a number of
+        # at most the radius, which is the same for all coordinates of a head.
         shift = 0 if self.softmax else -m * DENOMINATOR_EPS
-        c = m + middle[..., None] * (N.c + shift)
-        G = N.G * middle[..., None, None]
-        rest = N.e * middle[..., None] + size * radius[..., None]
-        off = slack(8) * (np.abs(m) + size * top[..., None])
+        c, G = m + middle[..., None] * (N.c + shift), N.G * middle[..., None, None]
+        vectors = np.concatenate([(N.c + shift)[..., None], N.G], -1)
+        size = np.abs(vectors).sum(-1) * (1 + slack(vectors.shape[-1])) + N.e
+        axes, missed = principal_axes(vectors.swapaxes(-1, -2))
+        back = axes.swapaxes(-1, -2)
+        along = np.abs(np.matmul(back, vectors)).sum(-1) * (1 + slack(vectors.shape[-1]))
+        along = along + (1 + slack(self.size + 2)) * across(back, N.e)
+        along = (along + slack(self.size + 2) * across(back, size)) * radius[..., None] * _UP
+        rest = N.e * middle[..., None] + across(missed, size * radius[..., None])
+        off = slack(8) * (np.abs(m) + (size + np.abs(m) * DENOMINATOR_EPS) * top[..., None])
         out = Form(c, G, off * _UP + TINY)
         att = high / np.maximum(most, 1e-300)[:, None]
         far = np.abs(centred.c).sum(-1)
@@ -374,7 +385,9 @@ class TwoLayers:
         matters += ((far / np.maximum(most, 1e-300)[:, None])[..., None] * moved).sum((1, 2))
         matters += np.abs(G[..., : len(free) + bands.count]).sum((1, 2))
         flat = (nodes, self.heads * self.size)
-        out = Form(out.c.reshape(flat), out.G.reshape(*flat, -1), out.e.reshape(flat))
+        own = (axes * along[..., None, :])[..., None, :] * np.eye(self.heads)[:, None, :, None]
+        both = np.concatenate([out.G.reshape(*flat, -1), own.reshape(*flat, -1)], -1)
+        out = Form(out.c.reshape(flat), both, out.e.reshape(flat))
         return with_own(out, rest.reshape(flat) * _UP), matters
 
 
