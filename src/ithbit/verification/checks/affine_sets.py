@@ -10,7 +10,7 @@ than twice that); and arb. exp and GELU are polynomials around tables made of ba
 infinities and NaN, which no operation hides: what is computed from them bounds nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -22,6 +22,8 @@ from ithbit.theory.layers import FloatArray
 TINY = 1e-290  # more than what underflow hides in a sum
 LEAST = 1e-200  # a denominator below it bounds nothing
 UP = 1 + 2.0**-44
+ENTRY = 1e-24  # absolute error of a rounded ball, besides 2^-52 of its size
+NARROWER = 0.7  # of its affine form: what a coordinate's interval must be to replace it
 _GELU, _END = 256, 9  # its table has 256 points between 0 and 1; beyond 9, x Φ(-x) < 2e-18
 # The fifth derivative φ(x)(x⁵ - 11x³ + 18x) of GELU is below 12; this is the error of the table.
 _VALUE = 12 / 120 / (2 * _GELU) ** 5
@@ -32,6 +34,8 @@ _BEND = np.array([0.7979, 0.242, _DIP, 0.0312, 0.0019, 4e-5, 3e-7, 2e-9, 1e-9])
 _PIECES = 8  # into which the range of a GELU is cut
 _GRAM = 0.01  # of the variance, above which it is worth while to bound what is quadratic better
 _FINE, _FAR = 64, 690  # the table of exp has 64 points between 0 and 1, from -690 to 690
+_TERM = 2.0**-50  # 8 u, of the terms of a ratio: see `RatioSums`
+_ROUNDS = 20  # of Newton's method; 5 to 8 are usual
 _EXP = 2.0**-46  # relative error of `_exp`; below e^-690 it is off by less than e^-690 < `TINY`
 
 
@@ -272,3 +276,93 @@ def chosen(x: TokenSet, free: int, off: float) -> tuple[TokenSet, FloatArray]:
     sizes = x.size.sum(0)
     e = bend.sum(0) + rest.e.sum(0) + 2 * off * sizes
     return TokenSet(c, G, e * (1 + off) + TINY), np.moveaxis(bend, 0, -1) + np.abs(half)
+
+
+@dataclass(frozen=True, eq=False)
+class RatioSums:
+    """A ratio N/D of sums in which each free bit chooses one of two terms, at some slots.
+
+    N = Σ w v and D = Σ w > 0, over the tokens that are there: those of the fixed part, and for each
+    free bit one of two. Whatever the bits, N - t D = Σ w (v - t) is at most
+
+        F(t) = (N - t D of the fixed part) + Σ over bits of the greater w (v - t) of its two tokens,
+
+    and some string reaches that, so N/D <= t on all strings exactly where F(t) <= 0. Newton's
+    method finds the least such t: F is convex and falls with the slope -D of what is chosen at t,
+    so t rises from any number that is at most the greatest ratio. None of this is trusted: t is
+    then moved outward, and taken if F(t) <= 0 for all numbers that these may stand for.
+
+    Errors, with u = 2^-53: a true weight is w (1 + α) and a true value v + β, |α| <= 2 u and
+    |β| <= 2 u |v| + ENTRY (rounded balls). So a true term is above w times the rounded v - t by
+
+        w (|v - t| (u + |α|) + (1 + |α|) |β|) <= w (5.1 u (|v| + |t|) + 1.1 ENTRY)
+
+    at most, and w (8 u (|v| + |t|) + 2 ENTRY) is added to both terms *before* the greater is taken:
+    one that is far below the other adds nothing then, however large its weight. This sum and the
+    product with w are rounded, which is 2.1 u of the term, and a sum of k of them is off by k u of
+    their sizes. The fixed part, at most k products and t D, is off by (k + 8) u Σ w (|v| + |t|) and
+    1.1 ENTRY D, and each of the last four additions by u of all sizes. `off` is 2 (k + 16) u, and
+    what underflow hides is below `TINY`, as the weights are below 1e40 and the values below 1e20.
+    """
+
+    w: tuple[FloatArray, FloatArray]  # weight of a bit's two tokens: (slot, bit)
+    v: tuple[FloatArray, FloatArray]  # their values: (bit, dim)
+    N: FloatArray  # the fixed part: (slot, dim)
+    sizes: FloatArray  # Σ w |v| of it: (slot, dim)
+    D: FloatArray  # Σ w of it: (slot)
+    off: float  # relative error of sums over all tokens
+
+    def terms(self, t: FloatArray, room: float = 0.0) -> tuple[FloatArray, FloatArray]:
+        """w (v - t) of both tokens, and `room` times what they may be off: (slot, dim, bit)."""
+        found = []
+        for w, v in zip(self.w, self.v, strict=True):
+            each = v.T - t[..., None]
+            if room:
+                each = each + room * (_TERM * (np.abs(v.T) + np.abs(t)[..., None]) + 2 * ENTRY)
+            found.append(w[:, None] * each)
+        return found[0], found[1]
+
+    def holds(self, t: FloatArray) -> FloatArray:
+        """Whether t is certainly at least N/D on all strings, if D > 0: (slot, dim)."""
+        a, b = self.terms(t, room=1.0)
+        chosen, D = np.maximum(a, b), self.D[:, None]
+        sizes = np.abs(chosen).sum(-1) + 2 * (self.sizes + np.abs(t) * D)
+        return chosen.sum(-1) + (self.N - t * D) + self.off * sizes + 2 * ENTRY * D + TINY <= 0
+
+
+def highest(sums: RatioSums, start: FloatArray) -> FloatArray:
+    """Upper bounds of N/D on all strings, from numbers below; infinity where none was found. D must
+    be positive on all strings."""
+    t, (w, other), before = start, sums.w, None
+    for _ in range(_ROUNDS):
+        a, b = sums.terms(t)
+        choice = b > a
+        value = np.maximum(a, b).sum(-1) + (sums.N - t * sums.D[:, None])
+        slope = np.where(choice, other[:, None], w[:, None]).sum(-1) + sums.D[:, None]
+        t = np.maximum(t, t + value / slope)
+        if before is not None and (choice == before).all():
+            break
+        before = choice
+    most = np.maximum(*(np.abs(v).max(0, initial=0.0) for v in sums.v))
+    far = np.abs(t) + np.maximum(most, sums.sizes / np.maximum(sums.D, TINY)[:, None])
+    t = t + (8 * sums.off * far + 8 * ENTRY)
+    return np.where(sums.holds(t), t, np.inf)
+
+
+def ratio_ends(sums: RatioSums, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Bounds of N/D on all strings: (slot, dim)."""
+    v, w = sums.v
+    negative = replace(sums, v=(-v, -w), N=-sums.N)
+    return -highest(negative, -start), highest(sums, start)
+
+
+def narrowed(x: TokenSet, at: Any, low: FloatArray, high: FloatArray) -> TokenSet:
+    """x, where coordinates of some tokens are known to lie in intervals too; those that are much
+    narrower take their place."""
+    middle = low + (high - low) / 2
+    far = np.maximum(high - middle, middle - low) * UP
+    better = far < NARROWER * x.radius[at]  # not where x is NaN
+    c, G, e = x.c.copy(), x.G.copy(), x.e.copy()
+    c[at], e[at] = np.where(better, middle, c[at]), np.where(better, far, e[at])
+    G[at] = np.where(better[..., None], 0.0, G[at])
+    return TokenSet(c, G, e)

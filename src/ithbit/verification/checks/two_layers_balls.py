@@ -16,9 +16,12 @@ from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.verification.checks.affine_sets import (
+    ENTRY,
     LEAST,
+    NARROWER,
     TINY,
     UP,
+    RatioSums,
     TokenSet,
     chosen,
     cut,
@@ -27,15 +30,16 @@ from ithbit.verification.checks.affine_sets import (
     features,
     gelu,
     linear,
+    narrowed,
     normed,
     off_by,
     plus,
+    ratio_ends,
 )
 
 PRECISION = 192
 PARTS = 16  # of the set of a token
 CLOSE = 0.02  # of a bound: where its ends are that close, no token is cut
-_ENTRY = 1e-24  # absolute error of a rounded ball, besides 2^-52 of its size
 
 Balls = Any  # flint.arb_mat, which has no type stubs
 
@@ -72,9 +76,9 @@ def _phi(x: Any) -> Any:
 
 
 def _floats(balls: Any, positive: bool = False) -> FloatArray:
-    """Rounded: off by at most 2^-52 of their size, and `_ENTRY` unless they are positive."""
+    """Rounded: off by at most 2^-52 of their size, and `ENTRY` unless they are positive."""
     for ball in (each for row in balls for each in row):
-        if not (ball.rel_accuracy_bits() > 60 if positive else ball.rad() < _ENTRY / 2):
+        if not (ball.rel_accuracy_bits() > 60 if positive else ball.rad() < ENTRY / 2):
             raise ArithmeticError("the weights are too large for the precision of the balls")
     found = np.array([[float(ball.mid()) for ball in row] for row in balls])
     if not (np.abs(found) < (1e40 if positive else 1e20)).all():  # what underflow hides is < TINY
@@ -215,7 +219,7 @@ class TwoAttentionLayers:
         given = linear(mixed, p[f"{block}out.weight"], p.get(f"{block}out.bias"))
         if not isinstance(x, TokenSet):
             none = np.zeros((*x.shape, 0))
-            x = TokenSet(x, none, np.abs(x) * 2.0**-52 + _ENTRY)
+            x = TokenSet(x, none, np.abs(x) * 2.0**-52 + ENTRY)
         return plus(x, given)
 
     def _rest(self, x: TokenSet, block: str, last: bool = False) -> TokenSet:
@@ -234,7 +238,8 @@ class TwoAttentionLayers:
 
     def _first(self, slots: Any, free: Any, fixed: Any) -> TokenSet:
         """What layer 1's attention gives every slot: a ratio N/D of sums over known numbers. With
-        m = N/D at ε = 0, it is m + (N - m D)/D, and N - m D = g ε."""
+        m = N/D at ε = 0, it is m + (N - m D)/D, and N - m D = g ε. Where weights differ by much,
+        the exact ends of a coordinate may be far closer than that."""
         n, k = self.n, len(free)
         off, own, parts = off_by(3 * n), np.arange(k), []
         for w, v in zip(self.w, self.v, strict=True):
@@ -249,16 +254,23 @@ class TwoAttentionLayers:
             most = (np.maximum(w0, w1).sum(1) + fixed_w) * (1 + off) + TINY
             least = np.where(least > LEAST, least, np.nan)[:, None, None]
             D, sums = ((w0 + w1).sum(1) / 2 + fixed_w)[:, None], (w0 + w1).sum(1) + fixed_w
-            N = (w0 @ v0 + w1 @ v1) / 2 + wf @ vf + mine[:, None] * v[slots]
-            sizes = w0 @ np.abs(v0) + w1 @ np.abs(v1) + wf @ np.abs(vf)
-            sizes = sizes + mine[:, None] * np.abs(v[slots])
-            m = N / D
+            fixed_N = wf @ vf + mine[:, None] * v[slots]
+            fixed_sizes = wf @ np.abs(vf) + mine[:, None] * np.abs(v[slots])
+            m = ((w0 @ v0 + w1 @ v1) / 2 + fixed_N) / D
+            sizes = w0 @ np.abs(v0) + w1 @ np.abs(v1) + fixed_sizes
             g = w1[:, None] * (v1.T - m[..., None]) - w0[:, None] * (v0.T - m[..., None])
             top, bottom = 1 / least, 1 / most[:, None, None]
-            wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * _ENTRY * sums[:, None]
+            wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * ENTRY * sums[:, None]
             e = (top - bottom)[..., 0] * np.abs(g).sum(-1) / 4 * (1 + off) + 2 * wrong * top[..., 0]
             e = e + off_by(2) * np.abs(m) + TINY * top[..., 0]
-            parts.append((m, g * ((top + bottom) / 4), e * UP))
+            found = TokenSet(m, g * ((top + bottom) / 4), e * UP)
+            # An interval is at least bottom / top as wide as the form, so most slots need none.
+            at = np.flatnonzero((bottom < NARROWER * top)[:, 0, 0])
+            if len(at):
+                N, sizes = (y[at] for y in (fixed_N, fixed_sizes))
+                sums = RatioSums((w0[at], w1[at]), (v0, v1), N, sizes, fixed_w[at], off)
+                found = narrowed(found, at, *ratio_ends(sums, m[at]))
+            parts.append((found.c, found.G, found.e))
         return TokenSet(*(np.concatenate(each, 1) for each in zip(*parts, strict=True)))
 
     def _second(
