@@ -147,7 +147,8 @@ class TwoAttentionLayers:
             return None
         with np.errstate(all="ignore"):
             x = self._rest(self._after_first(index, bits), "blocks.0.")
-            matters = np.nan_to_num(self._logit(x, len(free))[1], nan=0.0, posinf=1e300)
+            matters = self._second_sum(x, len(free))[1]
+            matters = np.nan_to_num(matters, nan=0.0, posinf=1e300)
         return free[int(matters.argmax())]
 
     def _ends(self, index: int, bits: list[int]) -> tuple[float, float]:
@@ -165,12 +166,23 @@ class TwoAttentionLayers:
         return low, high
 
     def _margin(self, x: TokenSet, free: int, bit: int) -> tuple[float, float]:
-        """Bounds of the margin from all tokens after layer 1."""
-        logit, _ = self._logit(x, free)
-        c, r = float(logit.c[0, 0]), float(logit.radius[0, 0])
-        c = c if bit else -c
-        room = r + 2.0**-50 * (abs(c) + r)
-        return (c - room, c + room) if room < np.inf else (-np.inf, np.inf)
+        """Bounds of the margin from all tokens after layer 1. Where they are far apart, so may be
+        those of all parts of the last token's set after layer 2's attention."""
+        y, _ = self._second_sum(x, free)
+        low, high = self._logits(y)
+        if free and not high - low < CLOSE * abs(low):
+            ends = self._logits(cut(y, PARTS))
+            low, high = max(low, ends[0]), min(high, ends[1])
+        return (low, high) if bit else (-high, -low)
+
+    def _logits(self, x: TokenSet) -> tuple[float, float]:
+        """Bounds of the logit from sets that cover the last token's after layer 2's attention."""
+        y = self._rest(x, "blocks.1.", True)
+        logit = linear(y, self.p["head.weight"], self.p["head.bias"])
+        c, r = logit.c, logit.radius
+        room = r + 2.0**-50 * (np.abs(c) + r)
+        known = bool((room < np.inf).all())
+        return (float((c - room).min()), float((c + room).max())) if known else (-np.inf, np.inf)
 
     def _after_first(self, index: int, bits: list[int]) -> TokenSet:
         """All slots after layer 1's attention, with its residual sum; the answer is read at the
@@ -196,8 +208,9 @@ class TwoAttentionLayers:
             c[token], G[token], e[token] = parts.c[part], parts.G[part], parts.e[part]
             yield TokenSet(c, G, e)
 
-    def _logit(self, x: TokenSet, free: int) -> tuple[TokenSet, FloatArray]:
-        """The logit from all tokens after layer 1, and how much every free bit matters."""
+    def _second_sum(self, x: TokenSet, free: int) -> tuple[TokenSet, FloatArray]:
+        """The last token after layer 2's attention, with its residual sum, from all tokens after
+        layer 1; and how much every free bit matters."""
         p, d = self.p, x.c.shape[1]
         inner = x if self.softmax else self._norm(x, "blocks.1.norm1")
         weight = p["blocks.1.qkv.weight"]
@@ -207,8 +220,7 @@ class TwoAttentionLayers:
         k, v = (each.without(free) for each in (k, v))  # theirs are not the last token's
         q, k, v = (each.heads(self.heads) for each in (q, k, v))
         mixed, matters = self._second(q, k, v, free)
-        y = self._sum(x[-1:], mixed.with_symbols(), "blocks.1.")
-        return linear(self._rest(y, "blocks.1.", True), p["head.weight"], p["head.bias"]), matters
+        return self._sum(x[-1:], mixed.with_symbols(), "blocks.1."), matters
 
     def _norm(self, x: TokenSet, name: str) -> TokenSet:
         return normed(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"], self.eps)
@@ -314,9 +326,13 @@ class TwoAttentionLayers:
         middle, radius = (top + bottom) / 2, (top - bottom) / 2 + off_by(4) * top
         # (N + m D)/(D + extra) = m + (N - m extra)/(D + extra)
         N = TokenSet(N.c - m * self.extra, N.G, N.e + off_by(2) * (N.size + np.abs(m) * self.extra))
-        e = N.e * middle + N.size * radius + off_by(4) * (np.abs(m) + N.size * top)
-        flat = (1, m.size)
-        G = (N.G * middle[..., None]).reshape(*flat, N.G.shape[-1])
+        # 1/D is the middle and a number of at most the radius, times which N keeps its directions.
+        e = N.e * (middle + radius) + off_by(4) * (np.abs(m) + N.size * top)
+        flat, heads = (1, m.size), self.heads
+        own = np.concatenate([N.c[..., None], N.G], -1) * radius[..., None]
+        more = own[:, :, None] * np.eye(heads)[:, None, :, None]
+        G = np.concatenate([N.G * middle[..., None], more.reshape(*m.shape, -1)], -1)
+        G = G.reshape(*flat, G.shape[-1])
         out = TokenSet((m + N.c * middle).reshape(flat), G, (e * UP + TINY).reshape(flat))
         pays = high / most
         moves = (pays[..., None, None] * np.abs(v.G)).sum((0, 1, 2))[:free]
