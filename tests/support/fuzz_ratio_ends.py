@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from ithbit.verification.checks import affine_sets
-from ithbit.verification.checks.affine_sets import ENTRY, RatioSums, TokenSet, narrowed, off_by
+from ithbit.verification.checks.affine_sets import ENTRY, RatioSums, TokenSet, off_by
 
 FIXED, DIMS = 3, 2
 Rng = np.random.Generator
@@ -46,37 +46,42 @@ def values_like(rng: Rng, *shape: int) -> np.ndarray:
 class Case:
     """The terms of ratios at one slot, with those of the fixed tokens kept apart."""
 
+    P: np.ndarray  # (dim, dim)
     w: np.ndarray  # (2, bit)
     v: np.ndarray  # (2, bit, dim)
     fixed_w: np.ndarray
     fixed_v: np.ndarray
 
     def sums(self) -> RatioSums:
-        w, v, of = (each[:, None] for each in self.w), self.v, self.fixed_w[None]
-        N, sizes = of @ self.fixed_v, of @ np.abs(self.fixed_v)
-        off = off_by(3 * (self.w.shape[1] + FIXED))
-        first, second = w
-        return RatioSums((first.T, second.T), (v[0], v[1]), N, sizes, of.sum(1), off)
+        of = self.fixed_w[None]
+        fixed = of @ self.fixed_v, of @ np.abs(self.fixed_v), of.sum(1)
+        count = 3 * (self.w.shape[1] + FIXED)
+        return affine_sets.turned(self.P[None], self.w[:, None], self.v, fixed, count)
 
     def middle(self) -> np.ndarray:
-        """The ratio where each bit is half of both tokens: (1, dim)."""
+        """The ratio where each bit is half of both tokens: (dim)."""
         N = np.einsum("bj,bjd->d", self.w, self.v) / 2 + self.fixed_w @ self.fixed_v
-        return np.asarray(N / (self.w.sum() / 2 + self.fixed_w.sum()))[None]
+        return np.asarray(N / (self.w.sum() / 2 + self.fixed_w.sum()))
 
-    def exact(self, dim: int, side: int, middle: float) -> tuple[list[Exact], Exact]:
-        """What the numbers may stand for: values at the end of their balls on that side, and
-        weights that are larger where the value is on that side of the middle."""
+    def start(self) -> np.ndarray:
+        return (self.P @ self.middle())[None]
 
-        def off(w: float, v: float) -> tuple[Fraction, Fraction]:
-            u, heavier = Fraction(2) ** -52, 1 if side * (v - middle) > 0 else -1
-            far = abs(Fraction(v)) * u + Fraction(ENTRY)
-            return Fraction(w) * (1 + heavier * u), Fraction(v) + side * far
+    def exact(self, dim: int, side: int) -> tuple[list[Exact], Exact]:
+        """What the numbers may stand for in one coordinate of P v: values at the end of their balls
+        on that side, and weights that are larger where the value is on that side of the start."""
+        u, row = Fraction(2) ** -52, list(map(Fraction, self.P[dim].tolist()))
+        start = Fraction(float(self.start()[0, dim]))
+
+        def off(w: float, v: np.ndarray) -> tuple[Fraction, Fraction]:
+            value = Fraction(0)
+            for p, each in zip(row, map(Fraction, v.tolist()), strict=True):
+                value += p * each + side * abs(p) * (abs(each) * u + Fraction(ENTRY))
+            return Fraction(w) * (1 + (u if side * (value - start) > 0 else -u)), value
 
         tokens = [
-            [off(float(self.w[b, j]), float(self.v[b, j, dim])) for b in (0, 1)]
-            for j in range(self.w.shape[1])
+            [off(float(self.w[b, j]), self.v[b, j]) for b in (0, 1)] for j in range(self.w.shape[1])
         ]
-        fixed = zip(self.fixed_w.tolist(), self.fixed_v[:, dim].tolist(), strict=True)
+        fixed = zip(self.fixed_w.tolist(), self.fixed_v, strict=True)
         return tokens, [off(w, v) for w, v in fixed]
 
 
@@ -86,7 +91,8 @@ def draw(rng: Rng, bits: int) -> Case:
     w, fixed_w = weights_like(rng, kind, 2, bits), weights_like(rng, kind, FIXED)
     fixed_w *= rng.choice([1e-12, 1e-3, 1.0])
     fixed_w[0] += 1e-30
-    return Case(w, v[: 2 * bits].reshape(2, bits, DIMS), fixed_w, v[2 * bits :])
+    P = np.eye(DIMS) if rng.random() < 0.4 else np.linalg.qr(rng.normal(size=(DIMS, DIMS)))[0]
+    return Case(P, w, v[: 2 * bits].reshape(2, bits, DIMS), fixed_w, v[2 * bits :])
 
 
 def ratios(bits: list[Exact], fixed: Exact) -> list[Fraction]:
@@ -109,39 +115,72 @@ def _below(value: Fraction) -> float:
 def compare(rng: Rng, violated: Callable[[str], None]) -> None:
     """Ends, and numbers just below the greatest ratio, which must not pass for bounds."""
     case = draw(rng, int(rng.integers(1, 5)))
-    sums = case.sums()
-    start = case.middle()
+    sums, start = case.sums(), case.start()
     usual = affine_sets._ROUNDS
     try:  # what is found after few rounds must be refused
         affine_sets._ROUNDS = int(rng.choice([1, 2, usual]))
         low, high = affine_sets.ratio_ends(sums, start)
+        _show_narrowed(case, sums, violated)
     finally:
         affine_sets._ROUNDS = usual
-    form = TokenSet(start, np.full((1, DIMS, 1), 1e300), np.zeros((1, DIMS)))
-    with np.errstate(all="ignore"):
-        taken = narrowed(form, np.array([0]), low, high)
     for dim in range(DIMS):
         for side in (1, -1):
-            bits, fixed = case.exact(dim, side, float(start[0, dim]))
-            every = ratios(bits, fixed)
+            every = ratios(*case.exact(dim, side))
             most, least = max(every), min(every)
             if low[0, dim] > least or high[0, dim] < most:
                 violated("ends of a ratio")
-            c, e, g = (float(each[0, dim]) for each in (taken.c, taken.e, taken.G[..., 0]))
-            if abs(max(most - Fraction(c), Fraction(c) - least)) > Fraction(e) and not g:
-                violated("an interval in place of a form")
             if sums.holds(np.full((1, DIMS), _below(most)))[0, dim]:
                 violated("a number below the greatest ratio")
     _lost(violated)
 
 
+def _show_narrowed(case: Case, sums: RatioSums, violated: Callable[[str], None]) -> None:
+    """A set that is made of the ends holds the vectors of all strings."""
+    middle = case.middle()[None]
+    form = TokenSet(middle, np.full((1, DIMS, 1 + DIMS), 1e300), np.zeros((1, DIMS)))
+    most = np.abs(np.concatenate([*case.v, case.fixed_v])).max(0)
+    with np.errstate(all="ignore"):
+        x = affine_sets.narrowed(form, np.array([0]), sums, most, 1)
+    if x.G[0, 0, 0] == 1e300:
+        return
+    own, c, e = x.G[0, :, 1:], list(map(Fraction, x.c[0].tolist())), x.e[0].tolist()
+    at = [np.abs(own[:, j]).argmax() for j in range(DIMS)]  # a row where column j is not 0
+    tokens = [
+        [
+            (Fraction(float(case.w[b, j])), list(map(Fraction, case.v[b, j].tolist())))
+            for b in (0, 1)
+        ]
+        for j in range(case.w.shape[1])
+    ]
+    fixed = [
+        (Fraction(w), list(map(Fraction, v.tolist())))
+        for w, v in zip(case.fixed_w.tolist(), case.fixed_v, strict=True)
+    ]
+    for string in product((0, 1), repeat=len(tokens)):
+        seen = [pair[b] for pair, b in zip(tokens, string, strict=True)] + fixed
+        D = sum((w for w, _ in seen), Fraction(0))
+        y = [sum((w * v[i] for w, v in seen), Fraction(0)) / D - c[i] for i in range(DIMS)]
+        rest = list(y)
+        for j in range(DIMS):
+            if own[at[j], j] == 0:
+                continue
+            half = Fraction(float(own[at[j], j])) / Fraction(float(case.P[j, at[j]]))
+            along = sum((Fraction(float(case.P[j, i])) * y[i] for i in range(DIMS)), Fraction(0))
+            share = min(max(along / half, Fraction(-1)), Fraction(1))
+            rest = [r - share * Fraction(float(own[i, j])) for i, r in enumerate(rest)]
+        if x.G[0, :, 0].any() or any(abs(r) > Fraction(s) for r, s in zip(rest, e, strict=True)):
+            violated("a set made of the ends of ratios")
+            return
+
+
 def _lost(violated: Callable[[str], None]) -> None:
-    """A sum that is 0.4e-14 and comes out negative: numpy adds every eighth number, and each of the
+    """A sum that is 1e-14 and comes out negative: numpy adds every eighth number, and each of the
     small ones is lost to a large one."""
     u = 2.0**-53
-    v = np.array([1.0] * 4 + [-1 - 18 * u] * 4 + [0.99 * u] * 120)[:, None]
-    one, off = np.ones((1, 1)), off_by(3 * len(v))
-    w = np.ones((1, len(v)))
-    sums = RatioSums((w, w), (v, v - 1), 0 * one, 0 * one, one[0], off)
-    if sums.holds(0 * one)[0, 0]:
+    v = np.array([1.0] * 4 + [-1 - 2 * u] * 4 + [0.99 * u] * 120)
+    one, v = np.ones((1, 1)), np.stack([v, v - 1])[:, None, None]
+    w = np.ones((2, 1, v.shape[-1]))
+    zero = 0 * one
+    off = off_by(3 * v.shape[-1])
+    if RatioSums(one[None], w, v, 0 * v, zero, zero, zero, one, off).holds(zero)[0, 0]:
         violated("a sum of numbers that are lost")

@@ -42,6 +42,8 @@ LATE = {  # found after a second or two
     "a second ratio without its remainder",
     "a check whose norms stay on their chord",
     "a check whose units have no errors",
+    "a check whose heads share what they do not",
+    "a check whose hulls have the wrong middle",
 }
 
 

@@ -21,7 +21,6 @@ from ithbit.verification.checks.affine_sets import (
     NARROWER,
     TINY,
     UP,
-    RatioSums,
     TokenSet,
     chosen,
     cut,
@@ -29,16 +28,19 @@ from ithbit.verification.checks.affine_sets import (
     exps,
     features,
     gelu,
+    hull,
+    interval,
     linear,
     narrowed,
     normed,
     off_by,
     plus,
-    ratio_ends,
+    turned,
 )
 
 PRECISION = 192
 PARTS = 16  # of the set of a token
+WIDE = 0.002  # of the size of tokens: narrower ones are not cut
 CLOSE = 0.02  # of a bound: where its ends are that close, no token is cut
 
 Balls = Any  # flint.arb_mat, which has no type stubs
@@ -69,6 +71,17 @@ def _normed_balls(x: Balls, gain: Balls, bias: Balls, eps: fmpq) -> Balls:
         scale = (sum((each * each for each in row), arb(0)) / len(row) + eps).rsqrt()
         rows.append([y * scale * gain[0, k] + bias[0, k] for k, y in enumerate(row)])
     return arb_mat(rows)
+
+
+def _axes(g: FloatArray) -> FloatArray:
+    """For each slot the directions along which vectors g (slot, dim, vector) are longest, as rows.
+    Nothing depends on how well they are found."""
+    g = np.nan_to_num(g, posinf=0.0, neginf=0.0)
+    g = g / (np.abs(g).max((1, 2), keepdims=True) + TINY)
+    try:
+        return np.linalg.eigh(np.matmul(g, g.swapaxes(1, 2)))[1].swapaxes(1, 2)
+    except np.linalg.LinAlgError:  # it did not converge
+        return np.broadcast_to(np.eye(g.shape[1]), (len(g), g.shape[1], g.shape[1]))
 
 
 def _phi(x: Any) -> Any:
@@ -152,25 +165,28 @@ class TwoAttentionLayers:
         return free[int(matters.argmax())]
 
     def _ends(self, index: int, bits: list[int]) -> tuple[float, float]:
-        """Bounds of the margin on all strings with these bits. Where they are far apart, the
-        tighter ones of all parts of the token that is least known are taken."""
+        """Bounds of the margin on all strings with these bits. Where they are far apart, each wide
+        token after layer 1 is bounded in parts; if that is of no use, the widest is cut into parts,
+        and what holds for all of them holds."""
         free = sum(bit < 0 for bit in bits)
         with np.errstate(all="ignore"):
             x = self._after_first(index, bits)
             y = self._rest(x, "blocks.0.")
             low, high = self._margin(y, free, bits[index])
             if free and not high - low < CLOSE * abs(low):
-                parts = [self._margin(part, free, bits[index]) for part in self._parts(x, y)]
+                hulls = self._hulls(x, y)
+                sets, last = (self._parts(x, y), False) if hulls is None else ([hulls], True)
+                parts = [self._margin(part, free, bits[index], last) for part in sets]
                 low = max(low, min(each[0] for each in parts))
                 high = min(high, max(each[1] for each in parts))
         return low, high
 
-    def _margin(self, x: TokenSet, free: int, bit: int) -> tuple[float, float]:
-        """Bounds of the margin from all tokens after layer 1. Where they are far apart, so may be
-        those of all parts of the last token's set after layer 2's attention."""
+    def _margin(self, x: TokenSet, free: int, bit: int, last: bool = True) -> tuple[float, float]:
+        """Bounds of the margin from all tokens after layer 1. Where they are far apart, and if
+        `last`, the last token's set after layer 2's attention is cut into parts."""
         y, _ = self._second_sum(x, free)
         low, high = self._logits(y)
-        if free and not high - low < CLOSE * abs(low):
+        if last and free and not high - low < CLOSE * abs(low):
             ends = self._logits(cut(y, PARTS))
             low, high = max(low, ends[0]), min(high, ends[1])
         return (low, high) if bit else (-high, -low)
@@ -178,11 +194,9 @@ class TwoAttentionLayers:
     def _logits(self, x: TokenSet) -> tuple[float, float]:
         """Bounds of the logit from sets that cover the last token's after layer 2's attention."""
         y = self._rest(x, "blocks.1.", True)
-        logit = linear(y, self.p["head.weight"], self.p["head.bias"])
-        c, r = logit.c, logit.radius
-        room = r + 2.0**-50 * (np.abs(c) + r)
-        known = bool((room < np.inf).all())
-        return (float((c - room).min()), float((c + room).max())) if known else (-np.inf, np.inf)
+        low, high = hull(linear(y, self.p["head.weight"], self.p["head.bias"]))
+        known = np.isfinite(low[0]) and np.isfinite(high[0])
+        return (float(low[0]), float(high[0])) if known else (-np.inf, np.inf)
 
     def _after_first(self, index: int, bits: list[int]) -> TokenSet:
         """All slots after layer 1's attention, with its residual sum; the answer is read at the
@@ -192,8 +206,23 @@ class TwoAttentionLayers:
         fixed = [j + n * bits[j] for j in range(n) if bits[j] >= 0] + [2 * n + index]
         fixed += [3 * n] * self.lhi
         slots = np.array([*free, *(free + n), *fixed])
-        mixed = self._first(slots, free, np.array(fixed)).with_symbols()
+        mixed = self._first(slots, free, np.array(fixed))
         return self._sum(self.x[slots], mixed, "blocks.0.")
+
+    def _hulls(self, x: TokenSet, y: TokenSet) -> TokenSet | None:
+        """y, what the rest of layer 1 makes of x, with the hulls of the parts of each wide token's
+        set as far as they are narrower; None if that is of no use for the widest."""
+        c, G, e = y.c.copy(), y.G.copy(), y.e.copy()
+        width, size = np.nan_to_num(y.radius.mean(-1), nan=np.inf), np.abs(c).mean()
+        tokens = (-width).argsort()
+        for token in tokens:
+            parts = cut(x[[token]], PARTS)
+            middle, half = interval(*hull(self._rest(parts, "blocks.0.")))
+            better = half < NARROWER * y.radius[token]
+            if not (better.any() and width[token] > WIDE * size):
+                return None if token == tokens[0] else TokenSet(c, G, e)
+            c[token, better], e[token, better], G[token, better] = middle[better], half[better], 0.0
+        return TokenSet(c, G, e)
 
     def _parts(self, x: TokenSet, y: TokenSet) -> Iterator[TokenSet]:
         """Sets that cover y, what the rest of layer 1 makes of x. The token of the widest set is
@@ -251,7 +280,7 @@ class TwoAttentionLayers:
     def _first(self, slots: Any, free: Any, fixed: Any) -> TokenSet:
         """What layer 1's attention gives every slot: a ratio N/D of sums over known numbers. With
         m = N/D at ε = 0, it is m + (N - m D)/D, and N - m D = g ε. Where weights differ by much,
-        the exact ends of a coordinate may be far closer than that."""
+        the exact ends along the axes of g may be far closer. Errors are symbols after the bits."""
         n, k = self.n, len(free)
         off, own, parts = off_by(3 * n), np.arange(k), []
         for w, v in zip(self.w, self.v, strict=True):
@@ -275,15 +304,24 @@ class TwoAttentionLayers:
             wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * ENTRY * sums[:, None]
             e = (top - bottom)[..., 0] * np.abs(g).sum(-1) / 4 * (1 + off) + 2 * wrong * top[..., 0]
             e = e + off_by(2) * np.abs(m) + TINY * top[..., 0]
-            found = TokenSet(m, g * ((top + bottom) / 4), e * UP)
-            # An interval is at least bottom / top as wide as the form, so most slots need none.
+            found = TokenSet(m, g * ((top + bottom) / 4), e * UP).with_symbols()
+            # A range is at least bottom / top as wide as the form, so most slots need none.
             at = np.flatnonzero((bottom < NARROWER * top)[:, 0, 0])
             if len(at):
-                N, sizes = (y[at] for y in (fixed_N, fixed_sizes))
-                sums = RatioSums((w0[at], w1[at]), (v0, v1), N, sizes, fixed_w[at], off)
-                found = narrowed(found, at, *ratio_ends(sums, m[at]))
-            parts.append((found.c, found.G, found.e))
-        return TokenSet(*(np.concatenate(each, 1) for each in zip(*parts, strict=True)))
+                fixed_part = fixed_N[at], fixed_sizes[at], fixed_w[at]
+                pairs = np.stack([w0[at], w1[at]]), np.stack([v0, v1])
+                most = np.abs(np.concatenate([v0, v1, vf])).max(0) * UP + ENTRY
+                found = narrowed(
+                    found, at, turned(_axes(g[at]), *pairs, fixed_part, 3 * n), most, k
+                )
+            parts.append(found)
+        d = self.v[0].shape[1]
+        G = np.zeros((len(slots), self.heads * d, k + self.heads * d))
+        for h, part in enumerate(parts):  # each has symbols of its own after those of the bits
+            dims = slice(h * d, (h + 1) * d)
+            G[:, dims, :k], G[:, dims, k:][..., dims] = part.G[..., :k], part.G[..., k:]
+        c, e = (np.concatenate(each, 1) for each in zip(*((y.c, y.e) for y in parts), strict=True))
+        return TokenSet(c, G, e)
 
     def _second(
         self, q: TokenSet, k: TokenSet, v: TokenSet, free: int
