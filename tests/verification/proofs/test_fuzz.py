@@ -141,6 +141,7 @@ def test_sets_are_cut_where_singular_values_do_not_converge(monkeypatch) -> None
         raise np.linalg.LinAlgError("SVD did not converge")
 
     monkeypatch.setattr(np.linalg, "svd", fails)
+    monkeypatch.setattr(np.linalg, "eigh", fails)
     violations: list[str] = []
     for number in range(30):
         fuzz_sets.compare_operations(5, number, violations)
