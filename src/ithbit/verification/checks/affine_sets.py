@@ -10,7 +10,7 @@ than twice that); and arb. exp and GELU are polynomials around tables made of ba
 infinities and NaN, which no operation hides: what is computed from them bounds nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -22,6 +22,8 @@ from ithbit.theory.layers import FloatArray
 TINY = 1e-290  # more than what underflow hides in a sum
 LEAST = 1e-200  # a denominator below it bounds nothing
 UP = 1 + 2.0**-44
+ENTRY = 1e-24  # absolute error of a rounded ball, besides 2^-52 of its size
+NARROWER = 0.7  # of its affine form: what a coordinate's interval must be to replace it
 _GELU, _END = 256, 9  # its table has 256 points between 0 and 1; beyond 9, x Φ(-x) < 2e-18
 # The fifth derivative φ(x)(x⁵ - 11x³ + 18x) of GELU is below 12; this is the error of the table.
 _VALUE = 12 / 120 / (2 * _GELU) ** 5
@@ -32,6 +34,7 @@ _BEND = np.array([0.7979, 0.242, _DIP, 0.0312, 0.0019, 4e-5, 3e-7, 2e-9, 1e-9])
 _PIECES = 8  # into which the range of a GELU is cut
 _GRAM = 0.01  # of the variance, above which it is worth while to bound what is quadratic better
 _FINE, _FAR = 64, 690  # the table of exp has 64 points between 0 and 1, from -690 to 690
+_ROUNDS = 20  # of Newton's method; 5 to 8 are usual
 _EXP = 2.0**-46  # relative error of `_exp`; below e^-690 it is off by less than e^-690 < `TINY`
 
 
@@ -272,3 +275,124 @@ def chosen(x: TokenSet, free: int, off: float) -> tuple[TokenSet, FloatArray]:
     sizes = x.size.sum(0)
     e = bend.sum(0) + rest.e.sum(0) + 2 * off * sizes
     return TokenSet(c, G, e * (1 + off) + TINY), np.moveaxis(bend, 0, -1) + np.abs(half)
+
+
+@dataclass(frozen=True, eq=False)
+class RatioSums:
+    """A ratio N/D of sums in which each free bit chooses one of two terms, at some slots.
+
+    N = Σ w v and D = Σ w > 0, over the tokens that are there: those of the fixed part, and for each
+    free bit one of two. Whatever the bits, N - t D = Σ w (v - t) is at most
+
+        F(t) = (N - t D of the fixed part) + Σ over bits of the greater w (v - t) of its two tokens,
+
+    and some string reaches that, so N/D <= t on all strings exactly where F(t) <= 0. Newton's
+    method finds the least such t: F is convex and falls with the slope -D of what is chosen at t,
+    so t rises from any number that is at most the greatest ratio. None of this is trusted: t is
+    then moved outward, and taken if F(t) <= 0 for all numbers that these may stand for.
+
+    Errors, with u = 2^-53: a true weight is w (1 + α), |α| <= 2 u, and a true value is off by at
+    most `far`. With s the rounded v - t, a true term is above w s by at most
+
+        w (|s| (u + |α|) (1 + 2 u) + (1 + |α|) far) <= w (3.1 u |s| + 1.1 far),
+
+    and |s| <= |s + 2 far| + 2 far, so it is at most w (s + 2 far) and 3.1 u of its size. That is
+    computed for both terms *before* the greater is taken: one far below the other adds nothing
+    then, however large its weight. It is rounded twice, and a sum of k of them is off by k u of
+    their sizes. The fixed part is off by `wrong` and, with t D, by (k + 8) u of its sizes, and each
+    of the last four additions by u of all sizes. `off` is 2 (k + 16) u, and what underflow hides is
+    below `TINY`, as weights are below 1e40 and values below 1e20.
+    """
+
+    basis: FloatArray  # the coordinates are P v, with a matrix P for each slot: (slot, dim, dim)
+    w: FloatArray  # weights of a bit's tokens: (2, slot, bit)
+    v: FloatArray  # their values: (2, slot, dim, bit)
+    far: FloatArray
+    N: FloatArray  # the fixed part: (slot, dim)
+    sizes: FloatArray  # Σ w |v| of it, or more: (slot, dim)
+    wrong: FloatArray  # (slot, dim)
+    D: FloatArray  # Σ w of it: (slot, 1)
+    off: float
+
+    def terms(self, t: FloatArray, sure: bool = False) -> FloatArray:
+        """w (v - t); if `sure`, no less than the true ones: (2, slot, dim, bit)."""
+        each = self.v - t[..., None]
+        if sure:
+            each = each + 2 * self.far
+        return self.w[:, :, None] * each
+
+    def holds(self, t: FloatArray) -> FloatArray:
+        """Whether t is certainly at least N/D on all strings, if D > 0: (slot, dim)."""
+        chosen = self.terms(t, sure=True).max(0)
+        sizes = np.abs(chosen).sum(-1) + 2 * (self.sizes + np.abs(t) * self.D)
+        total = chosen.sum(-1) + (self.N - t * self.D)
+        return total + self.off * sizes + 2 * self.wrong + TINY <= 0
+
+
+def turned(
+    P: FloatArray, w: FloatArray, v: FloatArray, fixed: tuple[FloatArray, ...], k: int
+) -> RatioSums:
+    """The sums for coordinates P v of rounded balls v: (2, bit, dim). The fixed part is N, Σ w |v|
+    and D, of at most k products."""
+    N, sizes, D = fixed
+    size, v, d = np.abs(P), v.swapaxes(1, 2)[:, None], len(P[0])
+    # Rounded balls are off by 2 u |v| + ENTRY, and a sum of d products by (d + 1) u.
+    far = np.matmul(size, off_by(d) * np.abs(v) + ENTRY)
+    N, sizes = (np.matmul(x, y[..., None])[..., 0] for x, y in ((P, N), (size, sizes)))
+    D, wrong = D[:, None], ENTRY * size.sum(-1) * D[:, None]
+    return RatioSums(P, w, np.matmul(P, v), far, N, sizes, wrong, D, off_by(k + d))
+
+
+def highest(sums: RatioSums, start: FloatArray) -> FloatArray:
+    """Upper bounds of N/D on all strings, from numbers below; infinity where none was found. D must
+    be positive on all strings."""
+    t, before = start, None
+    for _ in range(_ROUNDS):
+        terms = sums.terms(t)
+        choice = terms[1] > terms[0]
+        slope = np.where(choice, sums.w[1][:, None], sums.w[0][:, None]).sum(-1) + sums.D
+        value = terms.max(0).sum(-1) + (sums.N - t * sums.D)
+        t = np.maximum(t, t + value / slope)
+        if before is not None and (choice == before).all():
+            break
+        before = choice
+    size, far = (np.abs(each).max((0, -1), initial=0.0) for each in (sums.v, sums.far))
+    D = np.maximum(sums.D, TINY)
+    size = np.abs(t) + np.maximum(size, sums.sizes / D)
+    t = t + (8 * sums.off * size + 4 * (far + sums.wrong / D))
+    return np.where(sums.holds(t), t, np.inf)
+
+
+def ratio_ends(sums: RatioSums, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Bounds of N/D on all strings: (slot, dim)."""
+    return -highest(replace(sums, v=-sums.v, N=-sums.N), -start), highest(sums, start)
+
+
+def interval(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Its middle, and a half width that reaches both ends."""
+    middle = low + (high - low) / 2
+    return middle, np.maximum(high - middle, middle - low) * UP
+
+
+def hull(x: TokenSet) -> tuple[FloatArray, FloatArray]:
+    """Bounds of each coordinate over all tokens."""
+    room = x.radius + 2.0**-50 * x.size
+    return (x.c - room).min(0), (x.c + room).max(0)
+
+
+def narrowed(x: TokenSet, at: Any, sums: RatioSums, most: FloatArray, k: int) -> TokenSet:
+    """x, where the ratios of some of its tokens are known too, and that their coordinates are at
+    most `most` in size. Where the ends of P x are much closer, they take the place of a form: x is
+    P' (P x) and (1 - P' P) x with the transpose P', and 1 - P' P is small where P is a rotation.
+    The symbols after the first k are a token's own."""
+    P, d = sums.basis, x.c.shape[1]
+    middle, half = interval(*ratio_ends(sums, np.matmul(P, x.c[at][..., None])[..., 0]))
+    forms = np.abs(np.matmul(P, x.G[at])).sum((1, 2))  # NaN where D may not be positive
+    better = half.sum(-1) < NARROWER * forms
+    back, off, one = P.swapaxes(1, 2), off_by(2 * d), np.eye(d)
+    rest = np.abs(one - back @ P) + off * (one + np.abs(back) @ np.abs(P))
+    wrong = rest @ most + off * (np.abs(back) @ (np.abs(middle) + half)[..., None])[..., 0]
+    at, c, G, e = at[better], x.c.copy(), x.G.copy(), x.e.copy()
+    c[at], e[at] = (back @ middle[..., None])[better, :, 0], wrong[better] * UP + TINY
+    G[at, :, :k], G[at, :, k:] = 0.0, (back * half[:, None])[better]
+    return TokenSet(c, G, e)

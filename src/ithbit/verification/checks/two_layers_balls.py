@@ -16,7 +16,9 @@ from ithbit.families import FAMILIES
 from ithbit.spec import ModelSpec
 from ithbit.theory.layers import FloatArray
 from ithbit.verification.checks.affine_sets import (
+    ENTRY,
     LEAST,
+    NARROWER,
     TINY,
     UP,
     TokenSet,
@@ -26,16 +28,20 @@ from ithbit.verification.checks.affine_sets import (
     exps,
     features,
     gelu,
+    hull,
+    interval,
     linear,
+    narrowed,
     normed,
     off_by,
     plus,
+    turned,
 )
 
 PRECISION = 192
 PARTS = 16  # of the set of a token
+WIDE = 0.002  # of the size of tokens: narrower ones are not cut
 CLOSE = 0.02  # of a bound: where its ends are that close, no token is cut
-_ENTRY = 1e-24  # absolute error of a rounded ball, besides 2^-52 of its size
 
 Balls = Any  # flint.arb_mat, which has no type stubs
 
@@ -67,14 +73,25 @@ def _normed_balls(x: Balls, gain: Balls, bias: Balls, eps: fmpq) -> Balls:
     return arb_mat(rows)
 
 
+def _axes(g: FloatArray) -> FloatArray:
+    """For each slot the directions along which vectors g (slot, dim, vector) are longest, as rows.
+    Nothing depends on how well they are found."""
+    g = np.nan_to_num(g, posinf=0.0, neginf=0.0)
+    g = g / (np.abs(g).max((1, 2), keepdims=True) + TINY)
+    try:
+        return np.linalg.eigh(np.matmul(g, g.swapaxes(1, 2)))[1].swapaxes(1, 2)
+    except np.linalg.LinAlgError:  # it did not converge
+        return np.broadcast_to(np.eye(g.shape[1]), (len(g), g.shape[1], g.shape[1]))
+
+
 def _phi(x: Any) -> Any:
     return x + 1 if x > 0 else x.exp() if x <= 0 else x.exp().union(x + 1)
 
 
 def _floats(balls: Any, positive: bool = False) -> FloatArray:
-    """Rounded: off by at most 2^-52 of their size, and `_ENTRY` unless they are positive."""
+    """Rounded: off by at most 2^-52 of their size, and `ENTRY` unless they are positive."""
     for ball in (each for row in balls for each in row):
-        if not (ball.rel_accuracy_bits() > 60 if positive else ball.rad() < _ENTRY / 2):
+        if not (ball.rel_accuracy_bits() > 60 if positive else ball.rad() < ENTRY / 2):
             raise ArithmeticError("the weights are too large for the precision of the balls")
     found = np.array([[float(ball.mid()) for ball in row] for row in balls])
     if not (np.abs(found) < (1e40 if positive else 1e20)).all():  # what underflow hides is < TINY
@@ -143,30 +160,43 @@ class TwoAttentionLayers:
             return None
         with np.errstate(all="ignore"):
             x = self._rest(self._after_first(index, bits), "blocks.0.")
-            matters = np.nan_to_num(self._logit(x, len(free))[1], nan=0.0, posinf=1e300)
+            matters = self._second_sum(x, len(free))[1]
+            matters = np.nan_to_num(matters, nan=0.0, posinf=1e300)
         return free[int(matters.argmax())]
 
     def _ends(self, index: int, bits: list[int]) -> tuple[float, float]:
-        """Bounds of the margin on all strings with these bits. Where they are far apart, the
-        tighter ones of all parts of the token that is least known are taken."""
+        """Bounds of the margin on all strings with these bits. Where they are far apart, each wide
+        token after layer 1 is bounded in parts; if that is of no use, the widest is cut into parts,
+        and what holds for all of them holds."""
         free = sum(bit < 0 for bit in bits)
         with np.errstate(all="ignore"):
             x = self._after_first(index, bits)
             y = self._rest(x, "blocks.0.")
             low, high = self._margin(y, free, bits[index])
             if free and not high - low < CLOSE * abs(low):
-                parts = [self._margin(part, free, bits[index]) for part in self._parts(x, y)]
+                hulls = self._hulls(x, y)
+                sets, last = (self._parts(x, y), False) if hulls is None else ([hulls], True)
+                parts = [self._margin(part, free, bits[index], last) for part in sets]
                 low = max(low, min(each[0] for each in parts))
                 high = min(high, max(each[1] for each in parts))
         return low, high
 
-    def _margin(self, x: TokenSet, free: int, bit: int) -> tuple[float, float]:
-        """Bounds of the margin from all tokens after layer 1."""
-        logit, _ = self._logit(x, free)
-        c, r = float(logit.c[0, 0]), float(logit.radius[0, 0])
-        c = c if bit else -c
-        room = r + 2.0**-50 * (abs(c) + r)
-        return (c - room, c + room) if room < np.inf else (-np.inf, np.inf)
+    def _margin(self, x: TokenSet, free: int, bit: int, last: bool = True) -> tuple[float, float]:
+        """Bounds of the margin from all tokens after layer 1. Where they are far apart, and if
+        `last`, the last token's set after layer 2's attention is cut into parts."""
+        y, _ = self._second_sum(x, free)
+        low, high = self._logits(y)
+        if last and free and not high - low < CLOSE * abs(low):
+            ends = self._logits(cut(y, PARTS))
+            low, high = max(low, ends[0]), min(high, ends[1])
+        return (low, high) if bit else (-high, -low)
+
+    def _logits(self, x: TokenSet) -> tuple[float, float]:
+        """Bounds of the logit from sets that cover the last token's after layer 2's attention."""
+        y = self._rest(x, "blocks.1.", True)
+        low, high = hull(linear(y, self.p["head.weight"], self.p["head.bias"]))
+        known = np.isfinite(low[0]) and np.isfinite(high[0])
+        return (float(low[0]), float(high[0])) if known else (-np.inf, np.inf)
 
     def _after_first(self, index: int, bits: list[int]) -> TokenSet:
         """All slots after layer 1's attention, with its residual sum; the answer is read at the
@@ -176,8 +206,23 @@ class TwoAttentionLayers:
         fixed = [j + n * bits[j] for j in range(n) if bits[j] >= 0] + [2 * n + index]
         fixed += [3 * n] * self.lhi
         slots = np.array([*free, *(free + n), *fixed])
-        mixed = self._first(slots, free, np.array(fixed)).with_symbols()
+        mixed = self._first(slots, free, np.array(fixed))
         return self._sum(self.x[slots], mixed, "blocks.0.")
+
+    def _hulls(self, x: TokenSet, y: TokenSet) -> TokenSet | None:
+        """y, what the rest of layer 1 makes of x, with the hulls of the parts of each wide token's
+        set as far as they are narrower; None if that is of no use for the widest."""
+        c, G, e = y.c.copy(), y.G.copy(), y.e.copy()
+        width, size = np.nan_to_num(y.radius.mean(-1), nan=np.inf), np.abs(c).mean()
+        tokens = (-width).argsort()
+        for token in tokens:
+            parts = cut(x[[token]], PARTS)
+            middle, half = interval(*hull(self._rest(parts, "blocks.0.")))
+            better = half < NARROWER * y.radius[token]
+            if not (better.any() and width[token] > WIDE * size):
+                return None if token == tokens[0] else TokenSet(c, G, e)
+            c[token, better], e[token, better], G[token, better] = middle[better], half[better], 0.0
+        return TokenSet(c, G, e)
 
     def _parts(self, x: TokenSet, y: TokenSet) -> Iterator[TokenSet]:
         """Sets that cover y, what the rest of layer 1 makes of x. The token of the widest set is
@@ -192,8 +237,9 @@ class TwoAttentionLayers:
             c[token], G[token], e[token] = parts.c[part], parts.G[part], parts.e[part]
             yield TokenSet(c, G, e)
 
-    def _logit(self, x: TokenSet, free: int) -> tuple[TokenSet, FloatArray]:
-        """The logit from all tokens after layer 1, and how much every free bit matters."""
+    def _second_sum(self, x: TokenSet, free: int) -> tuple[TokenSet, FloatArray]:
+        """The last token after layer 2's attention, with its residual sum, from all tokens after
+        layer 1; and how much every free bit matters."""
         p, d = self.p, x.c.shape[1]
         inner = x if self.softmax else self._norm(x, "blocks.1.norm1")
         weight = p["blocks.1.qkv.weight"]
@@ -203,8 +249,7 @@ class TwoAttentionLayers:
         k, v = (each.without(free) for each in (k, v))  # theirs are not the last token's
         q, k, v = (each.heads(self.heads) for each in (q, k, v))
         mixed, matters = self._second(q, k, v, free)
-        y = self._sum(x[-1:], mixed.with_symbols(), "blocks.1.")
-        return linear(self._rest(y, "blocks.1.", True), p["head.weight"], p["head.bias"]), matters
+        return self._sum(x[-1:], mixed.with_symbols(), "blocks.1."), matters
 
     def _norm(self, x: TokenSet, name: str) -> TokenSet:
         return normed(x, self.p[f"{name}.weight"], self.p[f"{name}.bias"], self.eps)
@@ -215,7 +260,7 @@ class TwoAttentionLayers:
         given = linear(mixed, p[f"{block}out.weight"], p.get(f"{block}out.bias"))
         if not isinstance(x, TokenSet):
             none = np.zeros((*x.shape, 0))
-            x = TokenSet(x, none, np.abs(x) * 2.0**-52 + _ENTRY)
+            x = TokenSet(x, none, np.abs(x) * 2.0**-52 + ENTRY)
         return plus(x, given)
 
     def _rest(self, x: TokenSet, block: str, last: bool = False) -> TokenSet:
@@ -234,7 +279,8 @@ class TwoAttentionLayers:
 
     def _first(self, slots: Any, free: Any, fixed: Any) -> TokenSet:
         """What layer 1's attention gives every slot: a ratio N/D of sums over known numbers. With
-        m = N/D at ε = 0, it is m + (N - m D)/D, and N - m D = g ε."""
+        m = N/D at ε = 0, it is m + (N - m D)/D, and N - m D = g ε. Where weights differ by much,
+        the exact ends along the axes of g may be far closer. Errors are symbols after the bits."""
         n, k = self.n, len(free)
         off, own, parts = off_by(3 * n), np.arange(k), []
         for w, v in zip(self.w, self.v, strict=True):
@@ -249,17 +295,33 @@ class TwoAttentionLayers:
             most = (np.maximum(w0, w1).sum(1) + fixed_w) * (1 + off) + TINY
             least = np.where(least > LEAST, least, np.nan)[:, None, None]
             D, sums = ((w0 + w1).sum(1) / 2 + fixed_w)[:, None], (w0 + w1).sum(1) + fixed_w
-            N = (w0 @ v0 + w1 @ v1) / 2 + wf @ vf + mine[:, None] * v[slots]
-            sizes = w0 @ np.abs(v0) + w1 @ np.abs(v1) + wf @ np.abs(vf)
-            sizes = sizes + mine[:, None] * np.abs(v[slots])
-            m = N / D
+            fixed_N = wf @ vf + mine[:, None] * v[slots]
+            fixed_sizes = wf @ np.abs(vf) + mine[:, None] * np.abs(v[slots])
+            m = ((w0 @ v0 + w1 @ v1) / 2 + fixed_N) / D
+            sizes = w0 @ np.abs(v0) + w1 @ np.abs(v1) + fixed_sizes
             g = w1[:, None] * (v1.T - m[..., None]) - w0[:, None] * (v0.T - m[..., None])
             top, bottom = 1 / least, 1 / most[:, None, None]
-            wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * _ENTRY * sums[:, None]
+            wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * ENTRY * sums[:, None]
             e = (top - bottom)[..., 0] * np.abs(g).sum(-1) / 4 * (1 + off) + 2 * wrong * top[..., 0]
             e = e + off_by(2) * np.abs(m) + TINY * top[..., 0]
-            parts.append((m, g * ((top + bottom) / 4), e * UP))
-        return TokenSet(*(np.concatenate(each, 1) for each in zip(*parts, strict=True)))
+            found = TokenSet(m, g * ((top + bottom) / 4), e * UP).with_symbols()
+            # A range is at least bottom / top as wide as the form, so most slots need none.
+            at = np.flatnonzero((bottom < NARROWER * top)[:, 0, 0])
+            if len(at):
+                fixed_part = fixed_N[at], fixed_sizes[at], fixed_w[at]
+                pairs = np.stack([w0[at], w1[at]]), np.stack([v0, v1])
+                most = np.abs(np.concatenate([v0, v1, vf])).max(0) * UP + ENTRY
+                found = narrowed(
+                    found, at, turned(_axes(g[at]), *pairs, fixed_part, 3 * n), most, k
+                )
+            parts.append(found)
+        d = self.v[0].shape[1]
+        G = np.zeros((len(slots), self.heads * d, k + self.heads * d))
+        for h, part in enumerate(parts):  # each has symbols of its own after those of the bits
+            dims = slice(h * d, (h + 1) * d)
+            G[:, dims, :k], G[:, dims, k:][..., dims] = part.G[..., :k], part.G[..., k:]
+        c, e = (np.concatenate(each, 1) for each in zip(*((y.c, y.e) for y in parts), strict=True))
+        return TokenSet(c, G, e)
 
     def _second(
         self, q: TokenSet, k: TokenSet, v: TokenSet, free: int
@@ -302,9 +364,13 @@ class TwoAttentionLayers:
         middle, radius = (top + bottom) / 2, (top - bottom) / 2 + off_by(4) * top
         # (N + m D)/(D + extra) = m + (N - m extra)/(D + extra)
         N = TokenSet(N.c - m * self.extra, N.G, N.e + off_by(2) * (N.size + np.abs(m) * self.extra))
-        e = N.e * middle + N.size * radius + off_by(4) * (np.abs(m) + N.size * top)
-        flat = (1, m.size)
-        G = (N.G * middle[..., None]).reshape(*flat, N.G.shape[-1])
+        # 1/D is the middle and a number of at most the radius, times which N keeps its directions.
+        e = N.e * (middle + radius) + off_by(4) * (np.abs(m) + N.size * top)
+        flat, heads = (1, m.size), self.heads
+        own = np.concatenate([N.c[..., None], N.G], -1) * radius[..., None]
+        more = own[:, :, None] * np.eye(heads)[:, None, :, None]
+        G = np.concatenate([N.G * middle[..., None], more.reshape(*m.shape, -1)], -1)
+        G = G.reshape(*flat, G.shape[-1])
         out = TokenSet((m + N.c * middle).reshape(flat), G, (e * UP + TINY).reshape(flat))
         pays = high / most
         moves = (pays[..., None, None] * np.abs(v.G)).sum((0, 1, 2))[:free]
