@@ -24,7 +24,7 @@ from functools import cache
 from flint import arb, ctx
 
 from ithbit.theory.bounds.borders import Ball, log2_count
-from ithbit.theory.bounds.counting import Stage
+from ithbit.theory.bounds.counting import Stage, bracketed
 
 _PRECISION = 128
 _MOST = 10**15  # answers that are counted
@@ -50,13 +50,10 @@ def accuracy_bound(stages: tuple[Stage, ...], n: int) -> float:
                 return arb(n)
             return (log_vectors + _log_binomial(n, c + 1, values)).exp() / (1 - ratio) ** 2
 
-        low, high = 0, n
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if others(middle) < 1 else (middle, high)
-        if high == n:
+        _, c = bracketed(lambda c: c == n or bool(others(c) < 1), 0, n)
+        if c == n:
             return 1.0
-        bound = (high + others(high)) / n
+        bound = (c + others(c)) / n
         return min(1.0, math.nextafter(float(bound.upper()), math.inf))
 
 

@@ -84,10 +84,12 @@ never 0 where it is asked for, and at the kink of ReLU or ELU both branches have
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+Bracket = tuple[int, int]  # a number below a border and one past it
 Polynomial = Literal["bezout", "warren"]
 
 # Up to this p the binomial coefficient is a product of p factors; above it Robbins' form of
@@ -272,29 +274,37 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
     """
     from ithbit.theory.bounds.borders import excluded, largest_after
 
+    def past(n: int) -> bool:
+        return excluded(stages, n, polynomial)
+
     low, high = _located(stages, polynomial)
-    while not excluded(stages, high, polynomial):
+    while not past(high):
         low, high = high, 2 * high
     # From above: in few steps where the count hardly grows, else by bisection.
     for _ in range(_STEPS):
         last = largest_after(stages, high, polynomial)
-        if not excluded(stages, last, polynomial):
+        if not past(last):
             return last
         high = last
-    while excluded(stages, low, polynomial):
+    while past(low):
         low //= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if excluded(stages, middle, polynomial):
-            high = middle
-        else:
-            low = middle
-    return low
+    return bracketed(past, low, high)[0]
 
 
-def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> tuple[int, int]:
+def bracketed(past: Callable[[int], bool], low: int, high: int, bits: int | None = None) -> Bracket:
+    """Where a test turns from false to true: two neighbours past `low`, or with `bits` two numbers
+    that agree in about so many bits; `high` may be too low."""
+    factor = 2
+    while not past(high):
+        low, high, factor = high, high * factor, factor * factor
+    while high - low > 1 + (0 if bits is None else high >> bits):
+        middle = math.isqrt(low * high) if high > 4 * low > 0 else (low + high) // 2
+        low, high = (low, middle) if past(middle) else (middle, high)
+    return low, high
+
+
+def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> Bracket:
     """Numbers about the border in doubles: at `high` an excess is beyond rounding, at `low` not."""
-    low, high, factor = 0, max(1, *(stage.parameters // stage.tests for stage in stages)), 2
     each = math.log2(stages[-1].values)
 
     def beyond(n: int) -> bool:
@@ -302,10 +312,5 @@ def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> tuple[int, in
             return False
         return log2_answers(stages, n, polynomial) - n * each < -_SLACK * n * each
 
-    while not beyond(high):
-        low, high, factor = high, high * factor, factor * factor
-    while high - low > 1 + (high >> 40):
-        far = high > 4 * low > 0
-        middle = math.isqrt(low * high) if far else (low + high) // 2
-        low, high = (low, middle) if beyond(middle) else (middle, high)
-    return low, high
+    first = max(1, *(stage.parameters // stage.tests for stage in stages))
+    return bracketed(beyond, 0, first, bits=40)

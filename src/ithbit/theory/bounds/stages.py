@@ -93,7 +93,7 @@ def stages(
     additive = arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
     if not arch.hidden and arch.model == "formal" and additive:
         # Affine throughout: the logits are f(sigma) + g(i), and theta = f(sigma).
-        return (Stage("readout", _rank(arch.width, values), 1, values=values),)
+        return (Stage("readout", min(values - 1, arch.width), 1, values=values),)
     if task == "lhi":
         found = _LHI.get((arch.model, arch.kind)) if one_layer else None
     else:
@@ -109,15 +109,24 @@ def stages(
         raise TooDeepError(
             f"bounds are computed for at most {MOST_LAYERS} {each}, got {listed:,}; take fewer"
         )
-    if not arch.hidden and one_layer and (affine := _AFFINE.get(found)):
-        return (affine(arch, values),)
+    if not arch.hidden and one_layer and (p := _affine_parameters(found, arch, values)):
+        return (Stage("readout", p, 1, arch.heads, values=values),)
     *hidden, last = found(arch, query) if found in _BY_STEPS else found(arch)
     return (*hidden, replace(last, values=values))
 
 
-def _rank(width: int, values: int) -> int:
-    """The rank of the differences of V readout vectors of this width."""
-    return min(values - 1, width)
+def _affine_parameters(
+    found: Callable[..., tuple[Stage, ...]], arch: Architecture, values: int
+) -> int | None:
+    """p of one formal layer without hidden units: of S, of beta, of A(sigma) and b(sigma) only the
+    products with the readout vectors matter; z and rho stay."""
+    d, H = arch.width, arch.heads
+    in_head = min(values - 1, arch.head_width)
+    return {
+        _linear_rhi: d * (in_head + 1),
+        _attention_lhi: H * (in_head + 1),
+        _ssm_lhi: min(values - 1, d) * (d + 1),
+    }.get(found)
 
 
 def fixed_bits(task: Task, arch: Architecture) -> int:
@@ -169,12 +178,6 @@ def _linear_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
     if L == 1:
         return (*_relu("layer 1, hidden", p1, w, H), Stage("readout", p1, 1, H))
     return (_relu_features if arch.feature == "relu" else _elu_features)(arch, p1, query)
-
-
-def _linear_affine(arch: Architecture, values: int) -> Stage:
-    """One layer, affine: of a head's S only its products with the readout vectors matter, and z."""
-    p = arch.width * (_rank(arch.head_width, values) + 1)
-    return Stage("readout", p, 1, arch.heads, values=values)
 
 
 def _relu_features(arch: Architecture, p1: int, query: Query) -> tuple[Stage, ...]:
@@ -239,22 +242,11 @@ def _attention_lhi(arch: Architecture) -> tuple[Stage, ...]:
     return (Stage("hidden", d + H, arch.hidden, H), Stage("readout", d + H, 1, H))
 
 
-def _attention_affine(arch: Architecture, values: int) -> Stage:
-    """Of a head's beta only its products with the readout vectors matter, and rho."""
-    p = arch.heads * (_rank(arch.head_width, values) + 1)
-    return Stage("readout", p, 1, arch.heads, values=values)
-
-
 def _ssm_lhi(arch: Architecture) -> tuple[Stage, ...]:
     """h = A(sigma) alpha(i) + b(sigma), for any maps A and B; a constant A leaves b(sigma)."""
     d, w = arch.width, arch.hidden
     p = d if arch.transition == "constant" else d * d + d
     return (Stage("hidden", p, w), Stage("readout", p, 1))
-
-
-def _ssm_affine(arch: Architecture, values: int) -> Stage:
-    """Of A(sigma) and b(sigma) only the products with the readout vectors matter."""
-    return Stage("readout", _rank(arch.width, values) * (arch.width + 1), 1, values=values)
 
 
 def _gru_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
@@ -374,9 +366,3 @@ _LHI: dict[tuple[str, str], Callable[..., tuple[Stage, ...]]] = {
     ("trained", "mamba2"): _mamba2_lhi,
 }
 _BY_STEPS = (_recurrent_rhi, _linear_rhi, _gru_rhi)  # with stages for every token of the query
-# One layer without hidden units (trained blocks always have some): one stage, fewer numbers.
-_AFFINE: dict[object, Callable[[Architecture, int], Stage]] = {
-    _linear_rhi: _linear_affine,
-    _attention_lhi: _attention_affine,
-    _ssm_lhi: _ssm_affine,
-}

@@ -52,7 +52,7 @@ from ithbit.families import TASKS, Task
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import Route, all_routes, conditions, letter, state_route
 from ithbit.theory.bounds.accuracy import accuracy_bound
-from ithbit.theory.bounds.counting import Stage, log2_answers
+from ithbit.theory.bounds.counting import Stage, bracketed, log2_answers
 from ithbit.theory.bounds.stages import ONE_TOKEN, Query, fixed_bits, stages
 from ithbit.theory.bounds.state import state_bits, values_held
 
@@ -184,17 +184,11 @@ def _trees(like: Task, arch: Architecture, bits: int, held: int, where: str) -> 
     free = 2 + held if held else 1  # n^(n-1) trees or n^(n-2-e); (n - 1)^(n-1) tables
 
     def largest(log2_answers_at: Callable[[int], float]) -> int:
-        def allowed(n: int) -> bool:
+        def past(n: int) -> bool:
             tables = (n - free) * math.log2(max(1, n - slots)) * (1 - 2.0**-40)
-            return n < 3 or log2_answers_at(n) >= tables
+            return n > 2 and log2_answers_at(n) < tables
 
-        low, high, factor = 1, 2, 2
-        while allowed(high):
-            low, high, factor = high, high * factor, factor * factor
-        while high - low > 1:
-            middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
-            low, high = (middle, high) if allowed(middle) else (low, middle)
-        return low
+        return bracketed(past, 1, 2)[0]
 
     if counted := stages(like, arch, 3):
         *hidden, last = counted
