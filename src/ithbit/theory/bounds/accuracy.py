@@ -1,21 +1,13 @@
 """How accurate any weights can be past n*: the counting theorem for random answers.
 
-Let the n answers be independent and uniform over V values, and the index uniform. With the weights
-fixed there are at most 2^B answer vectors, B = sum_s log2 Gamma_s(n). One fixed vector is right at
-a number of indices that is binomial (n, 1/V). So at least k are right for the best of 2^B with
-probability at most 2^B P[Bin(n, 1/V) >= k], and the expected accuracy is at most
+Let the n answers be independent and uniform over V values, and the index uniform. Of at most 2^B
+answer vectors, B = sum_s log2 Gamma_s(n), the best is right at k indices with probability at most
+2^B P[Bin(n, 1/V) >= k], so the expected accuracy is at most
 
-    (1/n) sum_{k=1}^n min(1, 2^B P[Bin(n, 1/V) >= k]).
+    (1/n) sum_{k=1}^n min(1, 2^B P[Bin(n, 1/V) >= k]),
 
-A bound for n holds for more than n answers too: on average over the n of them that are counted.
-
-Ties may be decided by any fixed order of the values: that is the limit of adding small constants to
-the logits, so no further vectors come about.
-
-*Computed*, in balls: for any c, the first c terms are at most 1 each, and the others sum to 2^B
-times sum_{j>=1} j b(c + j), where b is the binomial probability. Its values fall by ratios of at
-most rho = (n - c - 1) / (c + 2) / (V - 1), so this is at most b(c + 1) / (1 - rho)^2. Every c gives
-a bound; the smallest is taken past which the others sum to less than 1.
+also for more than n answers, and with ties decided in any fixed way. docs/recall.md has the proof,
+and how the sum is bounded in balls: c + 2^B b(c + 1) / (1 - rho)^2 for the c that is found.
 """
 
 import math

@@ -30,24 +30,9 @@ theta. So n* grows with t, and rightly so, since steps can unfold what theta kee
 grows with n, is possible. An answer of several tokens is several queries: each asks for the next
 token, given those before.
 
-*Lemma 1.* Let g_(q,v) be affine on R^p, for n units q of V values v each. At most W = sum_{r<=p}
+*Lemma 1.* Let g_(q,v) be affine on R^p, for n units q of V values v each. At most sum_{r<=p}
 C(n, r) (V - 1)^r vectors w have a theta with g_(q,w_q) > g_(q,v) for all q and all v other than
-w_q. Proof: let A be the set of these w, one theta picked for each. Small generic constants added
-to all functions keep every picked theta, and then no point is a tie of more than p units: a tie is
-an affine equation, and those of p + 1 units have independent constants. Let C_w be the closed
-convex set where w_q is among the greatest, for every q. If |A| > W, some f on A that is not 0 is
-orthogonal to the space, of dimension W, of sums of functions of at most p coordinates:
-
-    sum of f(w') over w' in A with w' = z on S is 0, for every |S| <= p and every z.        (*)
-
-Fix a point. Of all w with f(w) != 0 take one whose C_w is farthest from it, let x be the nearest
-point of C_w, and S the units with a tie at x: |S| <= p. Let D contain C_w, by the inequalities of
-the units in S alone. The others are strict at x, so D and C_w agree near x, and x is the nearest
-point of the convex set D, the only one. Let w' = w on S, w' != w. Then C_w' is part of D, and x is
-not in it: a unit outside S has one winner at x, which is w_q, so x in C_w' would give w' = w. So
-C_w' is farther away, and f(w') = 0. The sum (*) for S and z = w on S is then f(w) != 0: a
-contradiction. For V = 2 this counts cells. (Montúfar, Ren and Zhang show that the number is
-attained; that is cited.)
+w_q. The proof is in docs/recall.md; V = 2 counts cells.
 
 Proof. *Every test has its own epsilon.* Pick one theta for each vector of outcomes that occurs:
 finitely many. Every test f_j becomes f_j - eps_j, with 0 < eps_j below all positive values of f_j

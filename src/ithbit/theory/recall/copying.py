@@ -9,23 +9,15 @@ token before it, when all before are known. With the base b, the first power of 
     SSM         A = 1, B(x) = x, phi(x, h) = (h_1, x_2)     width 2; an RNN likewise
     output      v y_1 - v^2 / 2 y_2
 
-When symbol j + 1 is asked for, what has been repeated is subtracted: h_1 = sum_{k>j} s_k b^-k. So
-h_1 b^(j+1) = s + r with s = s_(j+1) and 0 <= r <= (V - 1) / (b - 1) < 1/2. The logit of s exceeds
-that of v by b^-(j+1) (s - v) (r + (s - v) / 2), which is least at v = s + 1, so
+    margin      b^-n (1/2 - (V - 1) / (b - 1)) or more: h_1 = sum_{k>j} s_k b^-k when symbol j + 1
+                is asked for
 
-    margin >= b^-n (1/2 - (V - 1) / (b - 1)) > 0.
+*Attention*, softmax or linear, takes the mean over the tokens so far, at most 2 n, by scores of 0.
+So the second coordinate at the j-th repeated symbol is b^-(j+1) - b^-j, and the means are in two
+further coordinates: width 4, and the margin is divided by 2 n at most.
 
-*Attention*, softmax or linear, with scores of 0 takes the mean over the tokens so far, at most 2 n:
-the sum divided by their number. The second coordinates are b^-1 at the separator and b^-(j+1) -
-b^-j at the j-th repeated symbol, so that their sum is b^-(j+1) as well; the means of both, in two
-further coordinates, are the numbers above divided by the same number. Width 4, and the margin is at
-least b^-n (1/2 - (V - 1) / (b - 1)) / (2 n).
-
-Every number is a float64 number as long as b^n is at most 2^1021, so the argument is about the
-weights as they are stored; for larger n it is about the formulas.
-
-So the counting theorem has nothing to say of copying. It is about access in any order; reading in
-sequence is possible. In finite precision a state of S numbers of c bits needs S c >= n log2 V.
+docs/recall.md has the proof. Every number is a float64 number as long as b^n is at most 2^1021, so
+it is about the weights as they are stored; for larger n it is about the formulas.
 """
 
 import numpy as np

@@ -11,35 +11,18 @@ one free table is a bound for every task that contains it.
     induction-growing   the same over n symbols, with 2n - 2 tokens before the last
     copy                n symbols of V values, then once more, each asked for in turn
 
-*Prefix and query.* By causality the fingerprint of the prefix does not depend on the query, which
-is one token, at any depth: the stage list of RHI. *Any split.* In one layer of attention, or with
-fixed filters (an SSM with constant A), hold the read-out token fixed and split all other positions
-in any way, interleaved or not: exp(k.q) and phi(k).phi(q) are then functions of one token alone, so
-numerators and denominators are sums of a part of x and a part of q: the stage list of LHI, whose
-numbers do not depend on the order of the tokens.
+*Prefix and query.* The query is what follows the prefix, at any depth: the stage list of RHI. *Any
+split.* In one layer of attention, or with fixed filters (an SSM with constant A), the token that is
+read is fixed, and the other positions are split in any way: the stage list of LHI. docs/recall.md
+has the free table of each task for both, and the proofs; its pairs are n queries of V values, but:
 
-*mqar.* Prefix and query: keys fixed, values free. Any split: the read-out token is one key, and the
-query is the slot where it stands among other fixed keys.
+    induction           V - 1 values, the symbol that is asked for not among them; any split only
+    induction-growing   n^(n-1) rooted trees over n queries, of which n^(n-2-e) at least have the
+                        last e pairs fixed; for any split n - 1 queries of n - 1 values
+    copy                no bound in real arithmetic (`ithbit.theory.recall.copying`)
 
-*induction.* Any split: the read-out token is a symbol *; the first token of a pair is * in one slot
-and another symbol elsewhere, the second is free among the other V - 1.
-
-*induction-growing.* With all n symbols in the prefix, the table maps each symbol to what followed
-it last: a rooted tree, since last occurrences increase along it. All n^(n-1) rooted labelled trees
-occur: for every vertex but the root, children first, write it and its parent, 2n - 2 tokens. So
-(n - 1) log2 n <= sum_s log2 Gamma_s(n), V = n. If the last token sees those before it (Mamba2's
-convolution), let the last e pairs be fixed, with parents all the root: of the n^(n-2) trees with
-this root (e + 1) n^(n-2-e) have its e edges. Any split: as for induction, with n - 1 slots and
-values. If n is excluded, so is every larger one: use only some of the symbols, and repeat the first
-token in front.
-
-*copy* can have no bound in real arithmetic (`ithbit.theory.recall.copying`).
-
-*Two of V values.* With two values alone a task for V values is the binary one, so bounds for bits
-hold for V values too.
-
-*Queries of several tokens.* The index of rhi and the keys of mqar may be words. Their beginnings
-are counted by the stage lists (`ithbit.theory.bounds.stages`); the other tasks ask by one symbol.
+With two of V values alone a task is the binary one, so bounds for bits hold for V values too. The
+index of rhi and the keys of mqar may be words (`ithbit.theory.bounds.stages`).
 """
 
 import math

@@ -3,13 +3,9 @@
 *Possible* rests on explicit weights, with a margin proved for every size; *impossible* on a bound;
 *open* is the rest.
 
-*Induction over a fixed alphabet in one recurrent layer* needs no module of its own. K symbols,
-one-hot tokens x; the state has the table T[a, b] of the last successors and the mark P of the token
-before, K^2 + K numbers, 0 at the start. RNN: T' = (T[a, b] - P[a])+ + (P[a] + x_b - 1)+, P' = x,
-y_b = sum_a (T'[a, b] + x_a - 1)+ = T'[q, b], which is 1 for the answer and else 0. SSM: T' =
-T[a, b] + 2^t x_b P[a], where the embedding of token t has 2^t x, so A(x) is affine in it, and y_b =
-sum_a (T'[a, b] - C (1 - x_a))+ with C >= 2^(m+1) for m tokens: of the sum of 2^t over the tokens b
-after a q, the last exceeds all earlier ones by 2. Tests build both and run them on every input.
+*Induction over a fixed alphabet in one recurrent layer* needs no module of its own: docs/recall.md
+has the weights for K symbols, of width K^2 + K with the last successors in the state, and their
+proof. Tests build both and run them on every input.
 """
 
 from collections.abc import Iterator
