@@ -23,12 +23,9 @@ answer vectors, so solving implies n log2 V <= sum_s log2 Gamma_s(n). Affine fun
 by Lemma 1; for any others the last stage makes its tests for each of the V (V - 1) / 2 differences,
 so N = n kappa V (V - 1) / 2 there. A positive factor common to all V functions may be left out.
 
-*Queries of several tokens.* A query is then a word of t tokens, and the layers take one step for
-each. A stage of step j makes its tests once for every beginning of j tokens: at most n of them, and
-at most A^j over A symbols. Nothing else changes: the steps are stages of a decision from the same
-theta. So n* grows with t, and rightly so, since steps can unfold what theta keeps; copying, where t
-grows with n, is possible. An answer of several tokens is several queries: each asks for the next
-token, given those before.
+*Queries of several tokens.* The layers take one step for each of t tokens, all from the same theta.
+A stage of step j makes its tests once for every beginning of j tokens: at most n of them, and at
+most A^j over A symbols.
 
 *Lemma 1.* Let g_(q,v) be affine on R^p, for n units q of V values v each. At most sum_{r<=p}
 C(n, r) (V - 1)^r vectors w have a theta with g_(q,w_q) > g_(q,v) for all q and all v other than

@@ -35,20 +35,20 @@ from ithbit.families import TASKS, Task
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import Route, all_routes, conditions, letter, state_route
 from ithbit.theory.bounds.accuracy import accuracy_bound
-from ithbit.theory.bounds.counting import Stage, bracketed, log2_answers
+from ithbit.theory.bounds.counting import bracketed, log2_answers
 from ithbit.theory.bounds.stages import ONE_TOKEN, Query, fixed_bits, stages
 from ithbit.theory.bounds.state import state_bits, values_held
 
 MOST_VALUES = 10**9
 
-# What n counts; the usual number of values, 0 if it is n; the least number.
-_TASKS = {
-    "rhi": ("symbols", 2, 2),
-    "lhi": ("symbols", 2, 2),
-    "mqar": ("pairs", 4096, 2),
-    "induction": ("pairs", 3, 3),
-    "induction-growing": ("symbols", 0, 0),
-    "copy": ("symbols", 2, 2),
+# What n counts; the usual number of values, 0 if it is n; the least number; the stage lists.
+_TASKS: dict[str, tuple[str, int, int, tuple[Task, ...]]] = {
+    "rhi": ("symbols", 2, 2, ("rhi",)),
+    "lhi": ("symbols", 2, 2, ("lhi",)),
+    "mqar": ("pairs", 4096, 2, ("rhi", "lhi")),
+    "induction": ("pairs", 3, 3, ("lhi",)),
+    "induction-growing": ("symbols", 0, 0, ("rhi", "lhi")),
+    "copy": ("symbols", 2, 2, ()),
 }
 RECALL_ONLY = tuple(name for name in _TASKS if name not in TASKS)
 _SPLITS: dict[Task, str] = {"rhi": "prefix and query", "lhi": "one layer, any split"}
@@ -77,25 +77,16 @@ class Recall:
         what = "alphabet" if self.name == "induction" else "values"
         return f"{self.name} · {what} {self.values:,}" if self.values else self.name
 
-    def splits(self, arch: Architecture) -> Iterator[Task]:
-        """The tasks whose stage lists it has for such layers."""
-        fixed_filters = arch.kind == "ssm" and arch.transition == "constant"
-        if self.name in TASKS:
-            yield "lhi" if self.name == "lhi" else "rhi"
-            return
-        if self.name in ("mqar", "induction-growing"):
-            yield "rhi"
-        if self.name != "copy" and arch.n_layers == 1 and (arch.attention or fixed_filters):
-            yield "lhi"
+    def splits(self, arch: Architecture) -> list[Task]:
+        """The tasks whose stage lists it has for such layers: of LHI, if any split will do."""
+        filters = arch.attention or (arch.kind == "ssm" and arch.transition == "constant")
+        of_lhi = self.name == "lhi" or (arch.n_layers == 1 and filters)
+        return [like for like in _TASKS[self.name][3] if like == "rhi" or of_lhi]
 
     @property
     def answers(self) -> int:
         """How many answers there are: of an alphabet, not the symbol that is asked for."""
         return self.values - (self.name == "induction")
-
-    def stages(self, like: Task, arch: Architecture) -> tuple[Stage, ...] | None:
-        """The stage list."""
-        return stages(like, arch, self.answers, self.query)
 
     def held(self, like: Task, arch: Architecture) -> int:
         """How many answers are held fixed; a pair has two tokens or more."""
@@ -112,7 +103,7 @@ def recall(
     >>> recall("mqar").values, recall("rhi", 16).text
     (4096, 'rhi · values 16')
     """
-    _, usual, least = _TASKS[one_of("unknown task", name, tuple(_TASKS))]
+    _, usual, least, _ = _TASKS[one_of("unknown task", name, tuple(_TASKS))]
     if values is not None and not usual:
         raise SpecError(f"{name} has as many values as symbols, which n counts; leave values out")
     values = usual if values is None else _between(f"values for {name}", values, least)
@@ -147,15 +138,13 @@ def recall_routes(task: Recall, arch: Architecture, bits: int = 32) -> tuple[Rou
 
 def _routes(task: Recall, arch: Architecture, bits: int) -> Iterator[Route]:
     for like in task.splits(arch):
-        held, where = task.held(like, arch), f"; {_SPLITS[like]}"
-        if task.name in TASKS:
-            yield from all_routes(like, arch, bits, task.values, task.query)
-        elif not task.values:
+        held, where = task.held(like, arch), "" if task.name in TASKS else f"; {_SPLITS[like]}"
+        if not task.values:
             yield from _trees(like, arch, bits, held, where)
-        else:
-            more = held - fixed_bits(like, arch)
-            for route in all_routes(like, arch, bits, task.answers, task.query):
-                yield replace(route, n_star=route.n_star + more, theorem=route.theorem + where)
+            continue
+        more = held - fixed_bits(like, arch)
+        for route in all_routes(like, arch, bits, task.answers, task.query):
+            yield replace(route, n_star=route.n_star + more, theorem=route.theorem + where)
     kept = state_bits("rhi", arch, bits) if task.name == "copy" else None
     if kept is not None:
         yield state_route(values_held(kept, task.values) + fixed_bits("rhi", arch), bits)
@@ -194,7 +183,7 @@ def recall_accuracy(task: Recall, arch: Architecture, n: int) -> float | None:
     bound is known or the bound says nothing. Answers that are held fixed count as right."""
     least = 1.0
     for like in task.splits(arch) if task.values else ():
-        counted, held = task.stages(like, arch), task.held(like, arch)
+        counted, held = stages(like, arch, task.answers, task.query), task.held(like, arch)
         if counted and n > held:
             share = held / n
             bound = share + (1 - share) * accuracy_bound(counted, n - held)

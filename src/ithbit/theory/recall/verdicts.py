@@ -190,11 +190,10 @@ class RecallTable(Printable, list[list[RecallVerdict]]):
                 for depth in _DEPTHS:
                     layers = replace(one, n_layers=depth)
                     if weights and weights.depth == depth:  # of their own sizes
-                        wide = replace(layers, width=weights.width, heads=1, hidden=weights.units)
-                        entry.append(recall_verdict(task, wide, huge))
-                        break
+                        own = {"width": weights.width, "heads": 1, "hidden": weights.units}
+                        layers = replace(layers, **own)
                     entry.append(recall_verdict(task, layers, huge))
-                    if entry[-1].answer == "open":
+                    if entry[-1].answer != "impossible":
                         break
                 self.append(entry)
         self.sizes = f"width {one.width}, hidden {one.hidden}"
