@@ -69,7 +69,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 Bracket = tuple[int, int]  # a number below a border and one past it
 Polynomial = Literal["bezout", "warren"]
@@ -155,8 +155,10 @@ def log2_winners(units: int, dimension: int, values: int) -> float:
     n, p, u = units, dimension, values - 1
     if p >= n or p * values >= n * u:  # from the mean on: half of all vectors or more
         return n * math.log2(values)
-    found = _log2_choose(n, p) + p * math.log2(u) + math.log2(_in_units_of_the_last(n, p, u))
-    return min(n * math.log2(values), found)
+    total, term = last_terms(n, p, u, 1.0, 1e-18)
+    if p > _TERMS and term >= 1e-18:
+        total += term * ((n - p + 1) * u) / ((n - p + 1) * u - p)
+    return min(n * math.log2(values), _log2_choose(n, p) + p * math.log2(u) + math.log2(total))
 
 
 def _log2_choose(N: int, p: int) -> float:
@@ -172,18 +174,16 @@ def _log2_choose(N: int, p: int) -> float:
     )
 
 
-def _in_units_of_the_last(N: int, p: int, u: int) -> float:
-    """sum_{r <= p} C(N, r) u^r in units of its last term: the terms before have the ratios
-    r / (N - r + 1) / u."""
-    total = term = 1.0
+def last_terms(n: int, p: int, weight: Any, one: Any, small: Any) -> tuple[Any, Any]:
+    """sum_{r <= p} C(n, r) a^r in units of its last term, without terms below `small` and all but
+    the last `_TERMS`, and the smallest term of it. Their ratios are r / (n - r + 1) / a."""
+    total = term = one
     for r in range(p, max(0, p - _TERMS), -1):
-        term *= r / ((N - r + 1) * u)
+        term *= r / ((n - r + 1) * weight)
         total += term
-        if term < 1e-18:
+        if term < small:
             break
-    if p > _TERMS and term >= 1e-18:
-        total += term * ((N - p + 1) * u) / ((N - p + 1) * u - p)
-    return total
+    return total, term
 
 
 def cells(hyperplanes: int, dimension: int, values: int = 2) -> int:

@@ -75,12 +75,9 @@ def stages(
     V logits, u_v^T y each. Without hidden units only these products matter, and their differences
     are of rank min(V - 1, d).
 
-    *Queries of several tokens* (RHI; for LHI the split may be any, so their number does not
-    matter). In one layer whose state is affine in theta (SSM, linear attention, Mamba2 with its
-    window fixed) the steps compose to an affine map of theta: the list is that of one token.
-    Elsewhere every step has the stages of each layer, but for what nothing later needs: the output
-    of the last layer before the last step. There the docstrings say what step j adds; where they do
-    not, no list is known.
+    *Queries of several tokens* (docs/recall.md). LHI, and one layer whose state is affine in theta,
+    have the list of one token. Elsewhere every step has the stages of each layer but for the last
+    output, and the docstrings say what step j adds; where they do not, no list is known.
 
     >>> from ithbit.theory.architecture import architecture
     >>> for stage in stages("rhi", architecture("rnn", width=2, hidden=8)):
@@ -183,10 +180,8 @@ def _linear_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
 def _relu_features(arch: Architecture, p1: int, query: Query) -> tuple[Stage, ...]:
     """ReLU+1 is piecewise affine: x is a quotient of polynomials of one degree over theta.
 
-    Let x_j = X_j / D_j be the input of a layer at step j, of degree delta_j, and s the sum of
-    delta_1 ... delta_j. With the products D_1 ... D_j and D_j, the denominator of a head at step j
-    has degree 1 + delta_j + s, and the numerator, over D_1^2 ... D_j^2 D_j, 1 + delta_j + 2 s. So
-    the output has degree s + H (1 + delta_j + s). Layer 1 has x_j of degree 0, so H.
+    If it is delta_j at step j, the output has degree s + H (1 + delta_j + s), with s the sum of
+    delta_1 ... delta_j (docs/recall.md). Layer 1 has x_j of degree 0, so H.
     """
     d, H, w, t = arch.width, arch.heads, arch.hidden, query.tokens
     found: list[Stage] = []

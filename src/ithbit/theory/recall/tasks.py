@@ -7,22 +7,19 @@ one free table is a bound for every task that contains it.
     rhi, lhi            n symbols of V values, an index is the query (V = 2: the paper's tasks)
     mqar                n pairs of a key and a value, in tokens of their own; then one of the keys
     induction           n pairs of tokens over a fixed alphabet of V symbols, then a symbol: what
-                        followed it when it occurred last?
-    induction-growing   the same over n symbols, with 2n - 2 tokens before the last
-    copy                n symbols of V values, then once more, each asked for in turn
+                        followed it when it occurred last? V - 1 answers, for any split only
+    induction-growing   the same over n symbols, with 2n - 2 tokens before the last: n^(n-1) rooted
+                        trees for n queries, of which n^(n-2-e) at least have the last e pairs
+                        fixed; for any split n - 1 queries of n - 1 values
+    copy                n symbols of V values, then once more, each asked for in turn: no bound in
+                        real arithmetic (`ithbit.theory.recall.copying`)
 
 *Prefix and query.* The query is what follows the prefix, at any depth: the stage list of RHI. *Any
 split.* In one layer of attention, or with fixed filters (an SSM with constant A), the token that is
 read is fixed, and the other positions are split in any way: the stage list of LHI. docs/recall.md
-has the free table of each task for both, and the proofs; its pairs are n queries of V values, but:
-
-    induction           V - 1 values, the symbol that is asked for not among them; any split only
-    induction-growing   n^(n-1) rooted trees over n queries, of which n^(n-2-e) at least have the
-                        last e pairs fixed; for any split n - 1 queries of n - 1 values
-    copy                no bound in real arithmetic (`ithbit.theory.recall.copying`)
-
-With two of V values alone a task is the binary one, so bounds for bits hold for V values too. The
-index of rhi and the keys of mqar may be words (`ithbit.theory.bounds.stages`).
+has the free table of each task for both, and the proofs. With two of V values alone a task is the
+binary one, so bounds for bits hold for V values too. The index of rhi and the keys of mqar may be
+words (`ithbit.theory.bounds.stages`).
 """
 
 import math

@@ -133,18 +133,14 @@ def recall_verdict(task: Recall, arch: Architecture, n: int) -> RecallVerdict:
     if isinstance(found, RecallWeights):
         extra = arch.n_layers - found.depth
         more = f" and {pluralize(extra, 'identity layer')}" if extra else ""
-        because = (
-            f"{pluralize(found.depth, 'layer')} of width {found.width}{more}: margin at least "
-        )
-        because += f"{found.margin} at every size"
-        margin = None
+        layers, margin = f"{pluralize(found.depth, 'layer')} of width {found.width}{more}", None
+        because = f"{layers}: margin at least {found.margin} at every size"
         if found.source.endswith("induction_head") and n <= MOST:
             m, symbols = induction_head.sizes(task, n)
             bound = induction_head.margin(m, symbols, induction_head.scales(m, symbols))
             margin = rounded_down(bound)
             because += f", here at least {lower_text(margin)}"
-        rests = f"proved here: {found.source}"
-        return decided("possible", because, rests, certified=margin)
+        return decided("possible", because, f"proved here: {found.source}", certified=margin)
     route = next((route for route in routes if route.real_arithmetic), None)
     if route is None:
         return decided("open", f"{found}; {no_route}")
