@@ -186,8 +186,8 @@ class RecallTable(Printable, list[list[RecallVerdict]]):
                 for depth in _DEPTHS:
                     layers = replace(one, n_layers=depth)
                     if weights and weights.depth == depth:  # of their own sizes
-                        own = {"width": weights.width, "heads": 1, "hidden": weights.units}
-                        layers = replace(layers, **own)
+                        width, units = weights.width, weights.units
+                        layers = replace(layers, width=width, heads=1, hidden=units)
                     entry.append(recall_verdict(task, layers, huge))
                     if entry[-1].answer != "impossible":
                         break
