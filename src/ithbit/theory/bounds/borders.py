@@ -51,7 +51,8 @@ def excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool:
 def log2_count(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> Ball:
     """log2 of the number of answer vectors over n indices, as a ball of the precision that is
     set."""
-    return sum((_log2_gamma(stage, n, polynomial) for stage in stages), arb(0))
+    found = {stage: _log2_gamma(stage, n, polynomial) for stage in set(stages)}
+    return sum((found[stage] for stage in stages), arb(0))
 
 
 def largest_after(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> int:

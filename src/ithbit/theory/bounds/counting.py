@@ -67,7 +67,7 @@ never 0 where it is asked for, and at the kink of ReLU or ELU both branches have
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -92,7 +92,7 @@ _STEPS = 20  # from the number that doubles find to the border
 class Stage:
     """One stage of a decision: `tests` signs per index of functions of `parameters` reals."""
 
-    what: str
+    what: str = field(compare=False)
     parameters: int  # p
     tests: int  # kappa
     degree: int = 1  # l
@@ -236,7 +236,8 @@ def log2_answers(stages: tuple[Stage, ...], n: int, polynomial: Polynomial = "be
     >>> log2_answers((Stage("hidden", 2, 8), Stage("readout", 2, 1)), 10) < 20
     True
     """
-    return math.fsum(log2_gamma(stage, n, polynomial) for stage in stages)
+    found = {stage: log2_gamma(stage, n, polynomial) for stage in set(stages)}
+    return math.fsum(found[stage] for stage in stages)
 
 
 @cache
