@@ -44,6 +44,31 @@ def test_queries_of_several_tokens_in_the_page(options, cells):
         assert number == min(r["n_star"] for r in proved if "8.3" not in r["rests_on"])
 
 
+@pytest.mark.parametrize(
+    ("family", "sizes", "shown"),
+    [
+        ("gru", {}, "one GRU 3,928 pairs"),
+        ("gru", {"width": 4}, "of width 4 58;"),
+        ("mamba2", {}, r"Mamba2 665\* (687 proved)"),
+        ("softmax-full", {"activation": "relu"}, r"one BERT block with ReLU 69\* (73)"),
+        ("softmax-full", {"activation": "relu", "width": 64}, r"of width 64 253\* (270)"),
+        (
+            "softmax-full",
+            {"activation": "relu", "width": 64, "ff": 256},
+            r"with 256 hidden units there 265\* (281)",
+        ),
+        ("softmax-full", {}, "With GELU it is 224,570."),
+    ],
+)
+def test_trained_blocks_in_the_page(family, sizes, shown):
+    assert shown in PAGE.replace("\n", " ")
+    routes = ithbit.bound("mqar", family, model="trained", **sizes).routes
+    best = next(route for route in routes if route.real_arithmetic)
+    proved = next(route for route in routes if route.real_arithmetic and not route.cited)
+    said = f"{best.n_star:,}" + (rf"\* ({proved.n_star:,}" if best.cited else "")
+    assert said in shown
+
+
 @pytest.mark.parametrize("line", re.findall(r"^ithbit (.+?)(?: +#.*)?$", PAGE, re.MULTILINE))
 def test_commands_in_the_page_run(line):
     assert run(*line.split())

@@ -85,6 +85,7 @@ _ADDED = 10**6
 _TERMS = 10_000
 # Room for rounding, per bit: the sums below lose less than 2^-46 of their value in doubles.
 _SLACK = 2.0**-42
+_FASTEST = 2**16  # growth of the numbers tried: counts of values as many stay in float range
 _STEPS = 20  # from the number that doubles find to the border
 
 
@@ -169,7 +170,7 @@ def _log2_choose(N: int, p: int) -> float:
     return (
         p * math.log2(N / p)
         - rest * math.log1p(-p / N) / math.log(2)
-        + 0.5 * math.log2(N / (2 * math.pi * p * rest))
+        + 0.5 * math.log2(N / rest / (2 * math.pi * p))
         + (1 / (12 * N) - 1 / (12 * p + 1) - 1 / (12 * rest + 1)) / math.log(2)
     )
 
@@ -279,7 +280,7 @@ def bracketed(past: Callable[[int], bool], low: int, high: int, bits: int | None
     that agree in about so many bits; `high` may be too low."""
     factor = 2
     while not past(high):
-        low, high, factor = high, high * factor, factor * factor
+        low, high, factor = high, high * factor, min(factor * factor, _FASTEST)
     while high - low > 1 + (0 if bits is None else high >> bits):
         middle = math.isqrt(low * high) if high > 4 * low > 0 else (low + high) // 2
         low, high = (low, middle) if past(middle) else (middle, high)

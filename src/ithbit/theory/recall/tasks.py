@@ -157,7 +157,7 @@ def _trees(like: Task, arch: Architecture, bits: int, held: int, where: str) -> 
             tables = (n - free) * math.log2(max(1, n - slots)) * (1 - 2.0**-40)
             return n > 2 and log2_answers_at(n) < tables
 
-        return bracketed(past, 1, 2)[0]
+        return bracketed(past, 1, 2, bits=80)[1] - 1
 
     if counted := stages(like, arch, 3):
         *hidden, last = counted
