@@ -1,13 +1,14 @@
 """How accurate any weights can be past n*: the counting theorem for random answers.
 
 Let the n answers be independent and uniform over V values, and the index uniform. Of at most 2^B
-answer vectors, B = sum_s log2 Gamma_s(n), the best is right at k indices with probability at most
-2^B P[Bin(n, 1/V) >= k], so the expected accuracy is at most
+answer vectors, B = sum_s log2 Gamma_s(n), the best is right at k indices or more with probability
+at most 2^B P[Bin(n, 1/V) >= k], so the expected accuracy is at most
 
     (1/n) sum_{k=1}^n min(1, 2^B P[Bin(n, 1/V) >= k]),
 
 also for more than n answers, and with ties decided in any fixed way. docs/recall.md has the proof,
-and how the sum is bounded in balls: c + 2^B b(c + 1) / (1 - rho)^2 for the c that is found.
+and how the sum is bounded in balls, by c + 2^B b(c + 1) / (1 - rho)^2 for some c: b is the binomial
+probability, rho the ratio of two of its values.
 """
 
 import math
