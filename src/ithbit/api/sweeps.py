@@ -34,6 +34,7 @@ from ithbit.sweeps.select import selected, sweep_runs
 if TYPE_CHECKING:
     from ithbit.engine.device import Device
     from ithbit.store.merging import Merged
+    from ithbit.sweeps.executors.ledger import Job
     from ithbit.sweeps.executors.slurm import SlurmOptions
 
 _MOST = 10  # folders listed of each status
@@ -365,7 +366,7 @@ def longest(runs: list[RunSpec], store: Path, options: TrainingOptions) -> str:
     return f"at most about {clock(seconds)} on {where}"
 
 
-def _jobs(store: Path) -> dict[RunSpec, Any]:
+def _jobs(store: Path) -> "dict[RunSpec, Job]":
     """The runs of a store that have a Slurm job, with the job; prints a message if Slurm does not
     answer."""
     from ithbit.sweeps.executors.ledger import Ledger, live_runs

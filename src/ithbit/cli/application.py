@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -156,10 +156,9 @@ def command(
     }
 
     def register(printer: Printer) -> Printer:
-        hints = get_type_hints(printer, include_extras=True)
         printed = list(inspect.signature(printer).parameters.values())[1:]
         more = {
-            each.name: each.replace(kind=each.KEYWORD_ONLY, annotation=hints[each.name])
+            each.name: each.replace(kind=each.KEYWORD_ONLY)
             for each in printed
             if each.name not in options
         }
