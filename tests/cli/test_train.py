@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
     assert out == ""
     epochs = [len(RunFolder(store, spec).history()) for spec in specs]
     named = ", ".join(f"gru s{seed} after epoch {epoch}" for seed, epoch in enumerate(epochs))
-    said = f"ithbit: stopped; 2 runs saved ({named}); the same command goes on from there"
+    said = f"ithbit: stopped; 2 runs saved ({named}); the same command continues from there"
     assert err.splitlines()[-1] == said
     assert "Traceback" not in err
     assert not any(isinstance(RunFolder(store, spec).outcome(), Failure) for spec in specs)

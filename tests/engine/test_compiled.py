@@ -222,7 +222,7 @@ print(*(event.what for event in told if isinstance(event.what, str)), sep="\\n")
     [
         (
             "no numba",
-            "compiled code needs numba, which is not here: trained with the stacked models\n",
+            "compiled code needs numba, which is not installed: trained with the stacked models\n",
         ),
         ("no folder", "no folder to keep compiled code in: trained with the stacked models\n"),
     ],

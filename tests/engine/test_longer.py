@@ -53,7 +53,7 @@ def test_it_goes_on_where_it_ended(family, tmp_path, ends_alike) -> None:
     longer = runs_of(SHORT, 7, family)
     train(longer, store, CPU, told.append)
     assert epochs(told) == [(seed, epoch) for epoch in (5, 6, 7) for seed in (0, 1)]
-    assert notices(told) == ["a finished run of at most 4 epochs goes on from epoch 4"] * 2
+    assert notices(told) == ["a finished run of at most 4 epochs continues from epoch 4"] * 2
     ends_alike(longer)
 
 

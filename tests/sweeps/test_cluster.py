@@ -187,7 +187,7 @@ def test_an_attempt_with_a_new_epoch_does_not_count(tmp_path):
     folder.create()
     (folder.path / "history.jsonl").write_text(line)
     sweep.finish()
-    assert "a job ended early, its runs go on" in said[0]
+    assert "a job ended early, its runs continue" in said[0]
     (share,) = toy.submissions[-1].shares
     assert (share.attempt, share.epochs, len(share.runs)) == (1, 1, 2)
 

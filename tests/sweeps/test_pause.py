@@ -89,7 +89,7 @@ def test_a_ctrl_c_saves_every_run_and_says_from_where_it_goes_on(tmp_path) -> No
     epochs = [saved_epochs(tmp_path, run) for run in runs]
     assert epochs == [len(folder.history()) for folder in folders]
     named = ", ".join(f"gru s{seed} after epoch {epochs[seed]}" for seed in seeds)
-    assert said == f"ithbit: stopped; 3 runs saved ({named}); the same command goes on from there"
+    assert said == f"ithbit: stopped; 3 runs saved ({named}); the same command continues from there"
 
 
 def test_a_pause_in_the_middle_of_an_epoch_abandons_it(tmp_path, kept, monkeypatch) -> None:

@@ -286,7 +286,7 @@ def test_a_second_ctrl_c_waits_for_no_worker(tmp_path) -> None:
     finally:
         parent.kill()
         parent.wait()
-    assert "stopped at once; the same command goes on from what was saved" in err
+    assert "stopped at once; the same command continues from what was saved" in err
     assert not any(map(is_alive, workers))
 
 

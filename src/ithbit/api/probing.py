@@ -149,7 +149,7 @@ def capacity(
 
     A length is solved if, at one of the learning rates, at least `need` seeds succeed and are not
     refuted. The search doubles the length, then bisects, until a solved and a failed length are
-    within the `factor`. These two are the result: a bracket, *observed*. Beside it are the measured
+    within the `factor`. These two are the result: a bracket, *observed*. With it come the measured
     state S; the bits per number of the state; 32·S, the limit of a recurrent evaluation in 32-bit
     numbers; and, where it is smaller, n*, past which no weights solve the task.
 

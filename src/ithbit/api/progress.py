@@ -278,7 +278,7 @@ class TensorBoard:
         except OSError as error:
             self._broken = True
             why = f"cannot write {self.folder}: {error.strerror or error}"
-            say(f"ithbit: {why}; training goes on without TensorBoard", file=sys.stderr)
+            say(f"ithbit: {why}; training continues without TensorBoard", file=sys.stderr)
 
     def _write(self, file: Path, epoch: Epoch) -> None:
         from tensorboard.compat.proto.event_pb2 import Event as Record

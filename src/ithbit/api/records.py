@@ -180,7 +180,7 @@ def plot(
 
     `curves` draws the learning curves of one cell, all seeds, finished or not; with several tasks,
     families, depths, lengths or encodings, of every combination side by side. The other figures
-    show the published numbers beside ours.
+    show the published numbers next to ours.
 
     >>> len(plot("positions", store="results/paper").axes)
     2

@@ -162,7 +162,7 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     """Verify a certificate again; raise an error if it does not hold.
 
     The certificate of a construction holds its weights, and is verified from its file alone. The
-    proof of a trained run, proof.json, needs the run's weights.safetensors beside it: a second
+    proof of a trained run, proof.json, needs the run's weights.safetensors in its folder: a second
     implementation checks every leaf, which may take minutes. Where it does not confirm those of two
     layers of attention, the bounds of the search are computed again, and the run is *bounded
     (unchecked)*.

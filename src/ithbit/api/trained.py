@@ -285,7 +285,7 @@ def explore(
 
     Click bits and the index to see what each token holds, where each head looks or how the state
     changes, the logit and its margin; a button searches for a wrong answer. A second run of the
-    same task and length is shown beside the first, and so is the construction for the first run's
+    same task and length is shown next to the first, and so is the construction for the first run's
     blocks, where there is one. A refuted run opens on its counterexample. The page opens from disk
     and needs no network.
 

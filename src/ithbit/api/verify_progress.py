@@ -41,7 +41,7 @@ class VerifyProgress:
                 yield folder, each
 
     def proof(self, folder: Path, progress: str) -> None:
-        """Show how far the proof of a folder's run is, beside others."""
+        """Show how far the proof of a folder's run is, among others."""
         self._now[folder] = progress
         self._describe(self._proofs())
 

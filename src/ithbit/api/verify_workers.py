@@ -2,7 +2,7 @@
 
 A worker (`main`) gets folders through its input, a JSON line each, and answers with lines: how far
 the search for a proof is, and at last what came of the folder. It is a process of its own command
-instead of a fork, so that it works from any script and beside torch's threads.
+instead of a fork, so that it works from any script and with torch's threads.
 """
 
 import json

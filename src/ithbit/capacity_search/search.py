@@ -5,7 +5,7 @@ can get there any more. The search doubles n while it is solved, halves it while
 then takes geometric means until the solved and the failed length are within `factor`. On the way a
 few runs are enough to go on: the first seeds, and, once a rate has solved a length, that rate only.
 At the end both ends of the bracket are judged in full, the lower one first; if one does not hold,
-the search goes on from there. If outcomes are not monotone in n, the largest solved length counts,
+the search continues from there. If outcomes are not monotone in n, the largest solved one counts,
 and the bracket ends at the first failed one above it; nothing is claimed about any other length.
 """
 

@@ -38,11 +38,11 @@ from ithbit.store.records import Failure, Result, VerificationRecord
 from ithbit.verification.record_merging import is_enough
 from ithbit.verification.run_verification import ALWAYS, verify_run
 
-# Most runs are still wrong somewhere at their first perfect epoch, so a run goes on until its
+# Most runs are still wrong somewhere at their first perfect epoch, so a run continues until its
 # held-out loss is small: half as many epochs again; the paper's 1e-6 takes several times that.
 PROTOCOL = Protocol(examples="mixed", stop_loss=1e-3, max_epochs=200)
 BUDGET = 1 << 16  # inputs tried in the search for a wrong answer; up to n = 16 all of them
-GPU_MINUTES = 0.75  # per round: runs not done by then go on in the next, with new ones
+GPU_MINUTES = 0.75  # per round: runs not done by then continue in the next, with new ones
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Search:
 
     def verified(self, model: ModelSpec, device: Device) -> SearchState:
         """The state of a cell after verifying the lower end of its bracket, if it has one. If the
-        weights of a run there cannot be read, the cell is stuck; the other cells go on."""
+        weights of a run there cannot be read, the cell is stuck; the other cells continue."""
         while (found := self.state(model)).verify:
             for run in found.verify:
                 try:

@@ -72,7 +72,7 @@ def demo(
     """See what ithbit claims, in a minute: layers checked, models trained, refuted and proved.
 
     Checks a layer that keeps its contract and one that leaks; trains two kinds of model where
-    theory tells them apart and tries all inputs; finds an input that a model with 2,000 of 2,000
+    theory separates them, and tries all inputs; finds an input that a model with 2,000 of 2,000
     right samples gets wrong; checks the proof that another one is right on all inputs. Runs that
     were trained before are not trained again.
     """

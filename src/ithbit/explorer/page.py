@@ -1,5 +1,5 @@
 """The page: one HTML file that contains the models and runs them in the browser: trained runs with
-their records, and the construction beside the first.
+their records, and the construction next to the first.
 
 `html.py` says how text from records gets into it.
 """

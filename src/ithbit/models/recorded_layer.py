@@ -43,7 +43,7 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
                 f"{refused}, a module, and this folder is a store "
                 f"({_reason(around, store)}); go to another one"
             )
-        if not is_found_elsewhere(where):  # else code that came with a store would run beside it
+        if not is_found_elsewhere(where):  # else code that came with a store would run too
             raise LayerError(f"{refused}, a module that only this folder may have; {remedy}")
         path = module_file(where)
         if path is None:

@@ -26,7 +26,7 @@ def read_code(path: Path) -> bytes:
 
 
 def look_in(folder: Path) -> None:
-    """Let imports find modules beside the user's file; last on the path, so it shadows nothing."""
+    """Let imports find modules next to the user's file; last on the path, so it shadows nothing."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 

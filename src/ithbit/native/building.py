@@ -32,7 +32,7 @@ def refusal(spec: ModelSpec) -> str | None:
     if family.has_heads and spec.d_head % _TILE:
         return f"compiled code needs a head size that is a multiple of {_TILE}, got {spec.d_head}"
     if importlib.util.find_spec("numba") is None:
-        return "compiled code needs numba, which is not here"
+        return "compiled code needs numba, which is not installed"
     return None
 
 

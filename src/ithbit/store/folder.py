@@ -208,7 +208,7 @@ class RunFolder:
         except OSError as error:  # a file that may not be read is not damaged
             raise StoreError(
                 f"cannot read {path}: {error.strerror or error}; make it readable, or move it away "
-                "to start the run anew"
+                "to start the run again"
             ) from error
         return checkpoint, None
 

@@ -123,7 +123,7 @@ class Records:
         if not unknown.is_empty():
             raise StoreError(
                 f"{path} has epochs of run_id = {unknown['run_id'][0]!r}, which is not a run of "
-                "the table beside it; export both together"
+                "the table in its folder; export both together"
             )
         if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
             raise StoreError(f"{path} has a row without run_id or epoch; export it again")

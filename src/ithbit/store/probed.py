@@ -15,7 +15,7 @@ from ithbit.store.reading import read_json
 from ithbit.store.records import Amount, Count, FromOne, Share
 from ithbit.store.schema import UnreadableError, read_as
 
-Ended = Literal[  # time: may go on
+Ended = Literal[  # time: may continue
     "solved", "loss", "epochs", "consistency", "time", "not finite", "failed"
 ]
 

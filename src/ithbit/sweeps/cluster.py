@@ -188,7 +188,7 @@ class ClusterSweep:
         if not share.submitted and not share.trace():
             return [self._share(runs, share.attempt)]  # it never reached the queue
         if self._epochs(share.runs) > share.epochs:
-            self._remark(f"a job ended early, its runs go on: {_names(runs)}")
+            self._remark(f"a job ended early, its runs continue: {_names(runs)}")
             return [self._share(runs)]
         if share.attempt < MAX_ATTEMPTS:
             self._remark(f"a job ended without a new epoch, tried again: {_names(runs)}")

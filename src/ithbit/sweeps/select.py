@@ -3,7 +3,7 @@
 A sweep file uses the vocabulary of the command line; every list is crossed with every other:
 
     task = ["rhi", "lhi"]
-    family = ["gru", "mamba2"]   # or your own layer, "layers.py:Mine", beside this file
+    family = ["gru", "mamba2"]   # or your own layer, "layers.py:Mine", in this folder
     layers = [1, 2]
     n = [8, 16]
     seeds = "0-4"

@@ -13,7 +13,7 @@ the real-valued function, and another device may round a margin near 0 to the ot
 weights are those at the end of training, while the paper's criterion looks at the best epoch.
 
 What is known of a run's weights is never lost: verifying again tries a wrong input on record first
-and merges the two records (`record_merging.py`). A least margin may thus be from another device
+and merges the two records (`record_merging.py`). So a least margin may be from another device
 than the named.
 """
 

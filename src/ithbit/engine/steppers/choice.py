@@ -2,9 +2,9 @@
 
 Whether compiled code pays is found by trying: a few steps with it and with the stacked models, on
 copies, timed. Timings vary, so this is decided once: the answer for a model and batch size is kept
-beside the compiled code, and every stack, worker and resumed run on this machine follows it. The
+with the compiled code, and every stack, worker and resumed run on this machine follows it. The
 size of the stack is left out on purpose, although the gain depends on it: otherwise a run's bits
-would depend on the runs beside it. Little is lost. Over the six families, 1 to 4 layers and widths
+would depend on the runs next to it. Little is lost. Over the six families, 1 to 4 layers and widths
 16 to 128, stacks of 1, 3 and as many as fit disagreed only for one linear layer at width 128, where
 both take the same time within a tenth.
 """

@@ -132,7 +132,7 @@ class Kind:
         judged = [c for c in self.comparisons if c.verdict in (AGREES, DIFFERS)]
         able = sorted({(c.published, c.detects) for c in judged if c.detects != NO_COUNT})
         shown = able if len(able) <= _MOST_POWER else able[:: len(able) // _MOST_POWER + 1]
-        text = "; ".join(f"beside {published} only {ours}" for published, ours in shown)
+        text = "; ".join(f"{ours} against {published}" for published, ours in shown)
         none = sum(c.detects == NO_COUNT for c in judged)
         if not judged:
             return ""

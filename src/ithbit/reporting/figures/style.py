@@ -1,6 +1,6 @@
 """How figures look: one colour, marker and dash per family, everywhere.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers and dashes carry
+Colours are Okabe and Ito's, which colour-blind readers can distinguish; markers and dashes carry
 the same information in grey. Full attention is drawn solid, causal dashed. `INK`, `PAPER` and
 `FAINT` are unusual values on purpose: the report page replaces exactly these in its light and dark
 themes.
