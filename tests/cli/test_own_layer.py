@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.paths import SUPPORT
+from tests.support.paths import TOY_LAYERS
 
 from ithbit.models import layer_source, own_layer
 from ithbit.models.layer_source import family_of
 from ithbit.sweeps.select import sweep_runs
 
-TOYS = SUPPORT / "toy_layers.py"
 HERE = ("--device", "cpu", "--workers", 1)
 SWEEP = """
 task = ["rhi", "lhi"]
@@ -46,7 +45,7 @@ max_epochs = 40
 @pytest.fixture
 def layers(tmp_path: Path) -> Path:
     path = tmp_path / "layers.py"
-    path.write_bytes(TOYS.read_bytes())
+    path.write_bytes(TOY_LAYERS.read_bytes())
     return path
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.explorer.test_model_in_chromium import HUNT, load
-from tests.explorer.test_page_in_chromium import PLACES, SAYS, complaints
-from tests.support.chromium import Browser
+from tests.explorer.test_page_in_chromium import PLACES, SAYS
+from tests.support.chromium import Browser, complaints
 from tests.support.damaged_weights import SPECS, damaged, drawn, every_input, plainly_right, stacked
 from tests.support.made_up import entry
 

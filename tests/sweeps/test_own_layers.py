@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.paths import SUPPORT
+from tests.support.paths import TOY_LAYERS
 
 from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import Event, Notice
@@ -27,14 +27,13 @@ from ithbit.sweeps.executors.node import train_share
 from ithbit.sweeps.processes import serve
 from ithbit.sweeps.runner import run_all
 
-TOYS = SUPPORT / "toy_layers.py"
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=2)
 
 
 @pytest.fixture
 def layers(tmp_path: Path) -> Path:
     path = tmp_path / "layers.py"
-    path.write_bytes(TOYS.read_bytes())
+    path.write_bytes(TOY_LAYERS.read_bytes())
     return path
 
 

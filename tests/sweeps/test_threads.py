@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.one_stack import train
+from tests.support.one_stack import saved_epochs, train
 
 from ithbit.engine import loop
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.options import TrainingOptions
-from ithbit.engine.stack import fresh_state
 from ithbit.engine.training_context import (
     Event,
     Notice,
@@ -67,13 +66,6 @@ def side_by_side(
         train_in_threads(turns, how, n_threads, ready)
     if stop.requested:
         raise interruption(turns.unfinished)
-
-
-def saved_epochs(store, run: RunSpec) -> int:
-    """The epochs in a run's checkpoint."""
-    checkpoint, remark = RunFolder(store, run).load(vars(fresh_state(run)))
-    assert remark is None
-    return 0 if checkpoint is None else checkpoint.epochs_done
 
 
 def ours() -> set[threading.Thread]:
