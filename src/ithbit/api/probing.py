@@ -176,7 +176,7 @@ def capacity(
         layer_for(models[0]).factory  # noqa: B018 (a factory that training would refuse)
     if minutes is not None and not number("minutes", minutes) > 0:
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
-    there = on_slurm(
+    on_cluster = on_slurm(
         on,
         {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile},
@@ -192,7 +192,7 @@ def capacity(
     until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
 
     def train(runs: list[RunSpec]) -> None:
-        if there:
+        if on_cluster:
             sweep(
                 runs, store=store, device=device, workers=workers, on=on, slurm=slurm,
                 slurm_profile=slurm_profile, watch=watch, progress=progress,
@@ -213,33 +213,33 @@ def capacity(
                 say(*time_needed, *lines, file=sys.stderr)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)
     stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
-    found = Capacities(rows, search.sentence(), stuck)
+    capacities = Capacities(rows, search.sentence(), stuck)
     if out is not None:
         from ithbit.capacity_search.card import render_card
         from ithbit.store.writing import write_text
 
-        write_text(Path(out), render_card(found))
-    return found
+        write_text(Path(out), render_card(capacities))
+    return capacities
 
 
 def numbers(
-    name: str, given: "Number | str | Iterable[Number]", kind: "type[Number]"
+    name: str, argument: "Number | str | Iterable[Number]", kind: "type[Number]"
 ) -> "list[Number]":
     """Numbers as users give them: one, several, or a string such as 4,8,16.
 
     >>> numbers("width", "4,8", int), numbers("lr", 0.01, float)
     ([4, 8], [0.01])
     """
-    parts: list[Any] = given.split(",") if isinstance(given, str) else as_list(given)
+    parts: list[Any] = argument.split(",") if isinstance(argument, str) else as_list(argument)
     exactly = as_int if kind is int else number
     try:
-        found = [kind(each if isinstance(each, str) else exactly(name, each)) for each in parts]
+        values = [kind(each if isinstance(each, str) else exactly(name, each)) for each in parts]
     except ValueError:
         example = "4,8,16" if kind is int else "0.001,0.01"
-        raise SpecError(f"{name} must be numbers such as {example}, got {given!r}") from None
-    if not found or len(set(found)) != len(found):
-        raise SpecError(f"give every {name} once, and at least one, got {given!r}")
-    return found
+        raise SpecError(f"{name} must be numbers such as {example}, got {argument!r}") from None
+    if not values or len(set(values)) != len(values):
+        raise SpecError(f"give every {name} once, and at least one, got {argument!r}")
+    return values
 
 
 def outlook(standings: "list[SearchState]", search: "Search", options: TrainingOptions) -> str:

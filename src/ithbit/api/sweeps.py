@@ -179,29 +179,29 @@ def sweep(
     runs = _selected(name, task, family, layers, n, seeds, changes)
     store = Path(store)
     check_kind(store)
-    there = on_slurm(
+    on_cluster = on_slurm(
         on, {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile, "runs-per-task": runs_per_task,
          "detach": detach, "cancel": cancel},
     )  # fmt: skip
-    if there:
+    if on_cluster:
         from ithbit.sweeps.executors.slurm import Slurm, read_options
 
         profile = None if slurm_profile is None else Path(slurm_profile)
         slurm_options = read_options(as_list(slurm), profile)
         node = node_device(device, slurm_options.asks_for_gpu)
     if dry_run:
-        found = statuses(store, runs)
-        todo = [run for run in runs if found[run] != "done"]
-        if there:
+        run_statuses = statuses(store, runs)
+        todo = [run for run in runs if run_statuses[run] != "done"]
+        if on_cluster:
             return _submission_plan(
-                found, todo, store, node, runs_per_task, slurm_options, options.workers
+                run_statuses, todo, store, node, runs_per_task, slurm_options, options.workers
             )
         for model in dict.fromkeys(run.model for run in todo if run.model.code):
             layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
         time = longest(todo, store, options)
-        return Planned(found, f"the rest takes {time}, if every run needs all its epochs")
-    if not there:
+        return Planned(run_statuses, f"the rest takes {time}, if every run needs all its epochs")
+    if not on_cluster:
         return run_here(runs, store, options, observers)
 
     from ithbit.api.progress import watching
@@ -255,17 +255,17 @@ def status(
     need_store(folder)
     jobs = _jobs(folder)
     if name is None:
-        found = {run: folder_status(folder / run) for _, run in run_folders(folder)}
+        run_statuses = {run: folder_status(folder / run) for _, run in run_folders(folder)}
     else:
         changes: dict[str, Any] = {"max_epochs": max_epochs, "examples": examples}
         changes |= {"stop_when_solved": stop_when_solved or None, "consistency": consistency}
         runs = _selected(name, task, family, layers, n, seeds, changes)
-        found = {run.folder: each for run, each in statuses(folder, runs).items()}
+        run_statuses = {run.folder: each for run, each in statuses(folder, runs).items()}
         jobs = {run: job for run, job in jobs.items() if run in set(runs)}
     for run, job in jobs.items():
-        if found.get(run.folder) != "done":
-            found[run.folder] = "running" if job.is_running else "queued"
-    return Status(folder, found, Counter(job.reason for job in jobs.values() if job.reason))
+        if run_statuses.get(run.folder) != "done":
+            run_statuses[run.folder] = "running" if job.is_running else "queued"
+    return Status(folder, run_statuses, Counter(job.reason for job in jobs.values() if job.reason))
 
 
 def _selected(
@@ -311,7 +311,7 @@ def node_device(name: str, gpu_requested: bool) -> "Device":
 
 
 def _submission_plan(
-    found: dict[RunSpec, RunStatus],
+    run_statuses: dict[RunSpec, RunStatus],
     todo: list[RunSpec],
     store: Path,
     node: "Device",
@@ -329,7 +329,7 @@ def _submission_plan(
 
     parts = tasks(todo, node, runs_per_task)
     if not parts:
-        return Planned(found, "tasks: none")
+        return Planned(run_statuses, "tasks: none")
     sizes = Counter(map(len, parts))
     shape = ", ".join(
         f"{count} of {pluralize(size, 'run')}" for size, count in sorted(sizes.items())
@@ -350,7 +350,7 @@ def _submission_plan(
     )
     line = shlex.join(sbatch_command(batch, options, at_once))
     script = f"{line} <<'END'\n{job_script(batch, options)}END"
-    return Planned(found, f"tasks: {shape}; {time}", script)
+    return Planned(run_statuses, f"tasks: {shape}; {time}", script)
 
 
 def longest(runs: list[RunSpec], store: Path, options: TrainingOptions) -> str:

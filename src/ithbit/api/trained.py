@@ -56,20 +56,20 @@ def folder_of(run: Run, store: Path) -> Path:
         store, run = packed, str(Path(run).relative_to(packed))
     store = opened(store)
     need_store(store)
-    found = [
+    matches = [
         folder
         for name, folder in run_folders(store)
         if str(run) in (name, folder) or folder.endswith(f"-{run}")
     ]
-    if len(found) > 1:  # a copy under another name does not count
-        found = [folder for folder in found if not is_copy(f"{store}/{folder}")] or found
-    if len(found) != 1:
-        many = f"several runs are called {str(run)!r}: {', '.join(found)}; give the folder"
+    if len(matches) > 1:  # a copy under another name does not count
+        matches = [folder for folder in matches if not is_copy(f"{store}/{folder}")] or matches
+    if len(matches) != 1:
+        many = f"several runs are called {str(run)!r}: {', '.join(matches)}; give the folder"
         named = as_named(Path(store))
         command = "ithbit status --json" + ("" if named == _DEFAULT else f" --store {named}")
         none = f"there is no run {str(run)!r} in {named}; `{command}` lists the runs"
-        raise StoreError(many if found else none)
-    return store / found[0]
+        raise StoreError(many if matches else none)
+    return store / matches[0]
 
 
 @renamed(all="all_runs")
@@ -145,7 +145,7 @@ def verify(
 
     for each in as_list(layer):
         find_layer(each)
-    given, store, chosen = Path(store), opened(store), choose_device(device)
+    store_path, store, chosen = Path(store), opened(store), choose_device(device)
     folders = finished_folders(store) if all_runs else [folder_of(run, store) for run in named]
     options = VerifyOptions(chosen, budget, seed, count, again or not all_runs, prove, seconds)
     done = Verifications()
@@ -163,11 +163,11 @@ def verify(
                 for folder in shown.folders()
             )
         with closing(outcomes):
-            for folder, found in outcomes:
-                _add(folder, found, all_runs, done, watch)
+            for folder, outcome in outcomes:
+                _add(folder, outcome, all_runs, done, watch)
     order = {folder.absolute(): k for k, folder in enumerate(folders)}
     done.sort(key=lambda each: order.get(each.path or Path(), 0))
-    places = [given, *(Path(each) for each in named if isinstance(each, str | Path))]
+    places = [store_path, *(Path(each) for each in named if isinstance(each, str | Path))]
     packed = [part for place in places if (part := packed_part(place))]
     if packed and any(each.is_new for each in done):
         done.notes.append(f"{packed[0]} is a packed store: what was found is shown, not saved")
@@ -197,29 +197,29 @@ def _workers(workers: int | None, prove: bool, is_cuda: bool) -> int:
 
 def _add(
     folder: Path,
-    found: "FolderOutcome",
+    result: "FolderOutcome",
     all_runs: bool,
     done: Verifications,
     watch: Callable[[Verified], None] | None,
 ) -> None:
     """Add what came of a folder to the verifications, if its run was wanted."""
-    done.notes += found.notes
-    if found.error is not None:
+    done.notes += result.notes
+    if result.error is not None:
         if not all_runs:
-            raise found.error
+            raise result.error
         # One bad folder must not stop the others, and its message must name it.
-        which = "" if folder.name in str(found.error) else f"{folder}: "
-        done.set_aside.append(f"{which}{found.error}")
+        which = "" if folder.name in str(result.error) else f"{folder}: "
+        done.set_aside.append(f"{which}{result.error}")
         return
-    outcome = found.outcome
+    outcome = result.outcome
     if outcome is None:
         return
     if outcome.not_written:
         done.not_kept.append(outcome.not_written)
     one = Verified(
         outcome.record.to_json(),
-        found.solved,
-        found.solved_at_end,
+        result.solved,
+        result.solved_at_end,
         outcome.record.found if outcome.worked else None,
         outcome.is_new,
         folder.absolute(),

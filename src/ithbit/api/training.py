@@ -250,6 +250,6 @@ def sample(
     from ithbit.tasks.indexing import Instance
     from ithbit.tasks.sampling import draw_examples, stream_keys
 
-    drawn = draw_examples(stream_keys([seed]), n, 0, count, kind)
-    rows = zip(drawn.bits[0].tolist(), drawn.index[0].tolist(), strict=True)
+    batch = draw_examples(stream_keys([seed]), n, 0, count, kind)
+    rows = zip(batch.bits[0].tolist(), batch.index[0].tolist(), strict=True)
     return Samples(Instance(chosen, tuple(bits), index) for bits, index in rows)

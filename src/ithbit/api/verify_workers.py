@@ -53,16 +53,16 @@ def verify_folder(
     from ithbit.verification.stored_run import read_stored_run
     from ithbit.verification.stored_verification import verify_stored
 
-    found = FolderOutcome()
+    result = FolderOutcome()
     try:
         stored = read_stored_run(folder)
-        found.solved, found.solved_at_end = stored.solved, stored.solved_at_end
-        found.owner = dict(stored.record)
+        result.solved, result.solved_at_end = stored.solved, stored.solved_at_end
+        result.owner = dict(stored.record)
         if stored.solved or not solved_only:
-            found.outcome = verify_stored(stored, options, watch, one_by_one, found.notes.append)
+            result.outcome = verify_stored(stored, options, watch, one_by_one, result.notes.append)
     except IthbitError as error:
-        found.error = error
-    return found
+        result.error = error
+    return result
 
 
 def verify_side_by_side(
@@ -100,14 +100,14 @@ def verify_side_by_side(
     try:
         for _ in range(workers):
             pool.submit(work)
-        left = len(folders)
-        while left:
-            folder, found = done.get()
-            if isinstance(found, str):
-                watch(folder, found)
+        n_left = len(folders)
+        while n_left:
+            folder, answer = done.get()
+            if isinstance(answer, str):
+                watch(folder, answer)
             else:
-                left -= 1
-                yield folder, found
+                n_left -= 1
+                yield folder, answer
     finally:
         with suppress(queue.Empty):
             while True:
@@ -153,7 +153,7 @@ def _result(
         for line in process.stdout:
             answer = json.loads(line)
             if "outcome" in answer:
-                return _read(answer)
+                return _outcome_from_json(answer)
             done.put((folder, answer["progress"]))
     except (OSError, ValueError):
         pass
@@ -163,19 +163,19 @@ def _result(
     )
 
 
-def _written(found: FolderOutcome) -> Json:
-    outcome, error = found.outcome, found.error
+def _outcome_to_json(result: FolderOutcome) -> Json:
+    outcome, error = result.outcome, result.error
     return {
         "outcome": outcome and vars(outcome) | {"record": outcome.record.to_json()},
-        "owner": found.owner,
-        "solved": found.solved,
-        "solved_at_end": found.solved_at_end,
-        "notes": found.notes,
+        "owner": result.owner,
+        "solved": result.solved,
+        "solved_at_end": result.solved_at_end,
+        "notes": result.notes,
         "error": error and [type(error).__name__, str(error)],
     }
 
 
-def _read(answer: Json) -> FolderOutcome:
+def _outcome_from_json(answer: Json) -> FolderOutcome:
     from ithbit.store.reading import parse_verification
     from ithbit.verification.stored_verification import VerifyOutcome
 
@@ -200,8 +200,8 @@ def main() -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
-    def watch(found: "SearchResult") -> None:
-        answer({"progress": found.sentence()})
+    def watch(progress: "SearchResult") -> None:
+        answer({"progress": progress.sentence()})
 
     with suppress(KeyboardInterrupt, BrokenPipeError), one_thread():
         for line in sys.stdin:
@@ -210,4 +210,4 @@ def main() -> None:
             for layer in request["layers"]:
                 find_layer(layer)
             folder = Path(request["folder"])
-            answer(_written(verify_folder(folder, options, request["solved_only"], watch)))
+            answer(_outcome_to_json(verify_folder(folder, options, request["solved_only"], watch)))
