@@ -18,7 +18,7 @@ from ithbit.published import Variant
 from ithbit.reporting.cells import Cell, Cells, gather
 from ithbit.reporting.comparison.compare import compare
 from ithbit.reporting.differences import settings_text, split_shared_and_distinct
-from ithbit.reporting.figures import FIGURES, draw, drawn, for_page
+from ithbit.reporting.figures import FIGURES, draw, figure_or_none, for_page
 from ithbit.reporting.figures.curves import curves_figure
 from ithbit.reporting.page.page import render_page
 from ithbit.reporting.tables.main import TABLES
@@ -76,7 +76,7 @@ def test_tables_and_comparison_never_pool(every_kind: Records) -> None:
 
 def test_figures_and_curves_name_the_difference(every_kind: Records) -> None:
     cells = gather(every_kind)
-    shown = {name: words(figure) for name in FIGURES if (figure := drawn(name, cells))}
+    shown = {name: words(figure) for name in FIGURES if (figure := figure_or_none(name, cells))}
     assert set(shown) == {"successes", "accuracy", "epochs", "length"}
     softmax = Variant("lhi", "softmax-full", 2)
     curves = curves_figure(every_kind, Cell(softmax, 8))
