@@ -72,14 +72,14 @@ class Probed:
 
 def probed_layers(store: Path) -> list[Probed]:
     """The probed layers of a store, in the order of folder names."""
-    found = []
+    lines = []
     for path in sorted((store / "probe").glob("*/report.json")):
         try:
             if data := read_json(str(path)):
-                found.append(_line(data))
+                lines.append(_line(data))
         except (UnreadableError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
-    return found
+    return lines
 
 
 def _run(data: dict[str, Any]) -> ProbedRun:
@@ -95,8 +95,8 @@ def _count(runs: list[ProbedRun]) -> str:
     and how many are unfinished."""
     ran = [run for run in runs if run.stopped_by != "failed"]
     ended = [run for run in ran if run.solved or run.stopped_by != "time"]
-    found = f"{sum(run.solved for run in ended)}/{len(ended)}" if ran else "none could be run"
-    return found + (f" ({len(ran) - len(ended)} unfinished)" if len(ran) > len(ended) else "")
+    counts = f"{sum(run.solved for run in ended)}/{len(ended)}" if ran else "none could be run"
+    return counts + (f" ({len(ran) - len(ended)} unfinished)" if len(ran) > len(ended) else "")
 
 
 def _line(data: dict[str, Any]) -> Probed:

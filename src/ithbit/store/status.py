@@ -49,13 +49,13 @@ def need_runs(store: Path) -> list[tuple[str, str]]:
     """The `run_folders` of a store; raises `StoreError` if there is no store, or no run in it."""
     advice = "name the folder of a sweep with --store, or start one with `ithbit sweep`"
     need_folder(store, f"the store {store}", advice)
-    found = list(run_folders(store))
-    if not found:
+    folders = list(run_folders(store))
+    if not folders:
         raise StoreError(
             f"the store {store} holds no runs; start some with `ithbit sweep`, or name another "
             "folder with --store"
         )
-    return found
+    return folders
 
 
 def folder_status(folder: Path) -> RunStatus:

@@ -92,8 +92,8 @@ def _are_other_tries(record: VerificationRecord, before: VerificationRecord) -> 
     """Whether a record is of other tries than the one from before. It is not if only its least
     margin is lower: the verdict is still that of the tries on record."""
     was = before.found
-    found = replace(record.found, worst=was.worst, counterexample=was.counterexample)
-    return replace(record, found=found) != before
+    verification = replace(record.found, worst=was.worst, counterexample=was.counterexample)
+    return replace(record, found=verification) != before
 
 
 def _wants_proof(
