@@ -103,8 +103,8 @@ def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
         ) from error
     made = getattr(layers, kind, None)
     if made is None:
-        known = ", ".join(sorted(n for n in vars(layers) if n[0].isupper()))
-        raise LayerError(f"fla.layers has no {kind}; it has {known}")
+        names = ", ".join(sorted(n for n in vars(layers) if n[0].isupper()))
+        raise LayerError(f"fla.layers has no {kind}; it has {names}")
     taken = inspect.signature(made).parameters
     wanted: dict[str, Any] = {
         "hidden_size": width,
@@ -121,8 +121,8 @@ def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
     }
     if kind == "Mamba2":
         wanted["chunk_size"] = 16  # its plain form pads every input to this: costs only memory
-    given = {name: value for name, value in wanted.items() if name in taken}
-    module: nn.Module = made(**given, **other)
+    sizes = {name: value for name, value in wanted.items() if name in taken}
+    module: nn.Module = made(**sizes, **other)
     return module
 
 

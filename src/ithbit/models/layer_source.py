@@ -95,8 +95,8 @@ class LayerSource:
                 for key, value in vars(module).items()
                 if callable(value) and getattr(value, "__module__", None) == module.__name__
             )
-            there = f"; it has {', '.join(named)}" if named else ""
-            raise LayerError(f"{where} has no {name}{there}")
+            others = f"; it has {', '.join(named)}" if named else ""
+            raise LayerError(f"{where} has no {name}{others}")
         if not callable(factory):
             raise LayerError(
                 f"{name} in {where} is {type(factory).__name__}, which is not callable; name a "
@@ -237,18 +237,18 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSourc
     return register(LayerSource(f"python:{called}", digest, None, text.encode(), factory))
 
 
-def family_of(given: str | Callable[..., Any], folder: Path = Path()) -> tuple[str, str]:
+def family_of(layer_or_name: str | Callable[..., Any], folder: Path = Path()) -> tuple[str, str]:
     """Family and code of what a user names: one of the six, or a layer, which is registered.
 
     >>> family_of("gru")
     ('gru', '')
     """
-    if isinstance(given, str):
-        if ":" not in given:
-            return given, ""
-        layer = find_layer(given, folder)
+    if isinstance(layer_or_name, str):
+        if ":" not in layer_or_name:
+            return layer_or_name, ""
+        layer = find_layer(layer_or_name, folder)
     else:
-        layer = layer_of(given)
+        layer = layer_of(layer_or_name)
     return layer.family, layer.code
 
 
@@ -263,29 +263,29 @@ def layer_for(model: ModelSpec) -> LayerSource:
             )
         remedy = "put the file back there (the run folder has a copy, layer.py, that is never run)"
         try:
-            found = find_layer(where)
+            source = find_layer(where)
         except LayerError as error:
             raise LayerError(f"{model.family} cannot be loaded: {error}; {remedy}") from error
-        if found.code != model.code:
+        if source.code != model.code:
             raise LayerError(
-                f"{model.family} has changed: {where} has the code {found.code}, but this run has "
+                f"{model.family} has changed: {where} has the code {source.code}, but this run has "
                 f"{model.code}; {remedy}, or train the changed layer, which is another family"
             )
         place = where.rpartition(":")[0]
         ready = place in ("torch", "fla") or place.endswith(".py")
         if model.code not in _given_sources and not ready:
-            _known[model.code] = replace(found, must_be_class=True)
+            _known[model.code] = replace(source, must_be_class=True)
     return _known[model.code]
 
 
 def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
     """Where to load the layers of these runs from, by code, for `register_sources` elsewhere."""
     codes = dict.fromkeys(run.model.code for run in runs if run.model.code)
-    known = {
+    by_code = {
         code: _known[code].source if code in _known else _given_sources.get(code) for code in codes
     }
     recorded = {code for code in codes if code in _known and _known[code].must_be_class}
-    return {code: source for code, source in known.items() if source and code not in recorded}
+    return {code: source for code, source in by_code.items() if source and code not in recorded}
 
 
 def is_session_only(runs: Iterable[RunSpec]) -> bool:
@@ -320,11 +320,14 @@ def register(layer: LayerSource) -> LayerSource:
             f"{_loading[-1]} trains or probes while it is imported; put that under "
             '`if __name__ == "__main__":`'
         )
-    kept = _known.get(layer.code)
-    same = kept is not None and (kept.family, kept.source) == (layer.family, layer.source)
-    same = same and kept is not None and not kept.must_be_class
-    if kept is not None and same and layer.given in (None, kept.given):
-        return kept  # its code may have run already
+    previous = _known.get(layer.code)
+    same = previous is not None and (previous.family, previous.source) == (
+        layer.family,
+        layer.source,
+    )
+    same = same and previous is not None and not previous.must_be_class
+    if previous is not None and same and layer.given in (None, previous.given):
+        return previous  # its code may have run already
     _known[layer.code] = layer
     return layer
 

@@ -80,8 +80,8 @@ def _store_around(path: Path, store: Path) -> Path | None:
 
 def _reason(around: Path, store: Path) -> str:
     """Why files below this folder are inside a store: users may not know of a stray run folder."""
-    here = repr(str(around))
-    return here if around == store.resolve() else f"{here} is or holds a run folder"
+    folder = repr(str(around))
+    return folder if around == store.resolve() else f"{folder} is or holds a run folder"
 
 
 def holds_a_run(folder: Path) -> bool:

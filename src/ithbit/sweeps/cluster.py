@@ -269,12 +269,12 @@ def tasks(
 
 def _raise_problems(lost: Iterable[Share]) -> None:
     """Raise what the user must fix; the shares concerned are closed, so that it is raised once."""
-    found = {share: problem for share in lost if (problem := problem_of(share))}
-    for share in found:
+    problems = {share: problem for share in lost if (problem := problem_of(share))}
+    for share in problems:
         share.close()
-    if found:
-        problem = next(iter(found.values()))
-        more = f" ({len(found)} jobs ended this way)" if len(found) > 1 else ""
+    if problems:
+        problem = next(iter(problems.values()))
+        more = f" ({len(problems)} jobs ended this way)" if len(problems) > 1 else ""
         raise ClusterError(f"{problem}{more}; nothing was resubmitted, other jobs continue")
 
 

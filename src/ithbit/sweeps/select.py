@@ -97,25 +97,25 @@ def selected(
     >>> len(selected(sweep_runs("paper"), "paper", {"family": ["gru"], "n": [8]}))
     25
     """
-    kept, passed = list(runs), ""
+    chosen, passed = list(runs), ""
     for key, wanted in keep.items():
         if not wanted:
             continue
         field = _FIELDS[key]
-        there = dict.fromkeys(getattr(run.model, field) for run in kept)
+        values = dict.fromkeys(getattr(run.model, field) for run in chosen)
         if key == "family":  # a layer's folder is not part of its name
             wanted = [each.rpartition("/")[2] for each in wanted]
-        kept = [run for run in kept if getattr(run.model, field) in wanted]
-        if not kept:
-            given = f" with{passed}" if passed else ""
+        chosen = [run for run in chosen if getattr(run.model, field) in wanted]
+        if not chosen:
+            filters = f" with{passed}" if passed else ""
             raise SpecError(
-                f"no run of {name} passes the filters:{given} it has only --{key} "
-                f"{', '.join(map(str, there))}"
+                f"no run of {name} passes the filters:{filters} it has only --{key} "
+                f"{', '.join(map(str, values))}"
             )
         passed += f" --{key} {', '.join(map(str, wanted))}"
     if seeds:
-        kept = [replace(run, seed=seed) for run in kept for seed in seeds]
-    changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in kept)
+        chosen = [replace(run, seed=seed) for run in chosen for seed in seeds]
+    changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in chosen)
     return list(dict.fromkeys(changed))
 
 

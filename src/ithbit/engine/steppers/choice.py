@@ -120,8 +120,8 @@ def make_stepper(
 def select_faster_stepper(runs: list[RunSpec], state: AdamState, device: Device) -> StepperName:
     """Compiled code or the stacked models for runs in this state, which is not changed."""
     note = _note(runs[0])
-    if kept := _kept(note):
-        return kept
+    if recorded := _read_note(note):
+        return recorded
     steppers = [
         make_stepper(name, runs, rows_of(runs, state.clone(), device.torch), device)
         for name in _TIMED
@@ -139,17 +139,17 @@ def select_faster_stepper(runs: list[RunSpec], state: AdamState, device: Device)
             with note.open("x") as file:
                 times = ", ".join(f"{name} {seconds:.3g}" for name, seconds in least.items())
                 file.write(f"{best} is faster; seconds per step: {times}\n")
-    return _kept(note) or best
+    return _read_note(note) or best
 
 
 def _note(run: RunSpec) -> Path | None:
     """Where the answer for such runs is kept."""
     what = repr((run.model, run.protocol.batch_size))
-    there = building.folder()
-    return there and there / f"trial-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+    folder = building.folder()
+    return folder and folder / f"trial-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
-def _kept(note: Path | None) -> StepperName | None:
+def _read_note(note: Path | None) -> StepperName | None:
     """What an earlier trial found, or None if there was none."""
     with suppress(OSError):
         words = note.read_text().split() if note else []

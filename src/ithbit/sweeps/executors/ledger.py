@@ -160,8 +160,8 @@ class Ledger:
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first."""
-        found = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
-        return [batch for batch in found if batch is not None]
+        batches = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
+        return [batch for batch in batches if batch is not None]
 
     def shares(self) -> list[Share]:
         """The shares of all batches, oldest first."""

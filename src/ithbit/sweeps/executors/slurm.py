@@ -182,8 +182,8 @@ def array_limit(config: str) -> int:
     >>> array_limit("MailProg = /bin/mail\\nMaxArraySize            = 5001\\n")
     5001
     """
-    found = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)\s*$", config, re.MULTILINE)
-    return max(1, int(found[1])) if found else 1001
+    match = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)\s*$", config, re.MULTILINE)
+    return max(1, int(match[1])) if match else 1001
 
 
 def _run(
@@ -220,7 +220,7 @@ def _complaint(errors: str) -> str:
     return "; ".join(dict.fromkeys(messages))
 
 
-def read_options(given: Iterable[str], profile: Path | None = None) -> SlurmOptions:
+def read_options(texts: Iterable[str], profile: Path | None = None) -> SlurmOptions:
     """Options of a profile and of the command line, which takes precedence. Lines of `setup` add
     up, the profile's first.
 
@@ -234,7 +234,7 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> SlurmOpti
     ithbit.errors.SpecError: Slurm options: array is not to be given: jobs are numbered by ithbit; limit those that run at once with --workers
     """  # noqa: E501
     words: list[tuple[str, Any]] = [] if profile is None else list(read_toml(profile).items())
-    for text in given:
+    for text in texts:
         word, equals, rest = text.partition("=")
         words.append((word, rest.strip() if equals else True))
     named = [(word.strip().removeprefix("--").replace("_", "-"), value) for word, value in words]
