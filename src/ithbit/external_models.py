@@ -243,22 +243,22 @@ def _sets(held_out: dict[int, float]) -> str:
     return pluralize(len(held_out), "held-out set")
 
 
-def _shares(found: dict[str, float] | dict[int, float]) -> str:
-    return ", ".join(f"{label}: {share_text(share)}" for label, share in found.items())
+def _shares(shares: dict[str, float] | dict[int, float]) -> str:
+    return ", ".join(f"{label}: {share_text(share)}" for label, share in shares.items())
 
 
 def score(predictions: Path, data: Path, name: str = "yours") -> Score:
     """Score a file of predictions against the sets of a folder."""
     task, n_bits, sets = read_sets(data)
-    given = _read(predictions, sum(len(each.index) for each in sets.values()))
-    unknown = sorted(set(given) - set(sets))
+    answers = _read(predictions, sum(len(each.index) for each in sets.values()))
+    unknown = sorted(set(answers) - set(sets))
     if unknown:
         raise SpecError(
             f"{predictions} answers {', '.join(unknown)}; the sets of {data} are {', '.join(sets)}"
         )
-    if "held_out" not in given:
+    if "held_out" not in answers:
         raise SpecError(f"{predictions} does not answer the set held_out, which the score needs")
-    right = {name: _right(given[name], sets[name], predictions) for name in given}
+    right = {name: _right(answers[name], sets[name], predictions) for name in answers}
     exhaustive = right.get("exhaustive")
     return Score(
         task,
@@ -297,25 +297,25 @@ def _read(path: Path, inputs: int) -> dict[str, NDArray[Any]]:
     missing = [name for name in ("set", "number", "prediction") if name not in frame.columns]
     if missing:
         raise SpecError(f"{path} lacks the columns {', '.join(missing)}")
-    found = {}
+    predictions = {}
     for (name,), part in frame.group_by("set"):
         part = part.sort("number")
         if part["number"].to_list() != list(range(part.height)):
             raise SpecError(f"{path} must answer every number of the set {name} once, from 0 on")
-        found[str(name)] = part["prediction"].to_numpy()
-    return found
+        predictions[str(name)] = part["prediction"].to_numpy()
+    return predictions
 
 
-def _right(given: NDArray[Any], wanted: InputSet, path: Path) -> NDArray[np.bool_]:
-    answers = np.asarray(given)
-    if answers.shape != wanted.index.shape:
+def _right(predictions: NDArray[Any], inputs: InputSet, path: Path) -> NDArray[np.bool_]:
+    answers = np.asarray(predictions)
+    if answers.shape != inputs.index.shape:
         raise SpecError(
-            f"{path} has {answers.shape} answers to {wanted.name}, which has "
-            f"{len(wanted.index)} inputs; give one answer each"
+            f"{path} has {answers.shape} answers to {inputs.name}, which has "
+            f"{len(inputs.index)} inputs; give one answer each"
         )
     if answers.dtype.kind not in "biuf" or not np.isin(answers, (0, 1)).all():
-        raise SpecError(f"answers are 0 or 1; {path} has others in {wanted.name}")
-    return np.asarray(answers == wanted.answer)
+        raise SpecError(f"answers are 0 or 1; {path} has others in {inputs.name}")
+    return np.asarray(answers == inputs.answer)
 
 
 def _by_label(right: NDArray[np.bool_], of: InputSet) -> dict[Any, float]:

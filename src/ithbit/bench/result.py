@@ -118,9 +118,9 @@ def from_json(data: dict[str, Any]) -> BenchResult:
 def read_result(path: Path) -> BenchResult:
     """The result in a file: one that can be shown and written again."""
     try:
-        found = from_json(json.loads(path.read_bytes()))
-        _ = result_text(found), json_bytes(found.to_json())
-        return found
+        result = from_json(json.loads(path.read_bytes()))
+        _ = result_text(result), json_bytes(result.to_json())
+        return result
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     except _DAMAGED as error:

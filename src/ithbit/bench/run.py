@@ -83,7 +83,7 @@ def bench(
         if importlib.util.find_spec("fla") is None:
             no_fla = "the reference for mamba2 is Hugging Face's, because fla is not installed"
     remarks = (absent and f"no kernels: {absent}", uncompiled, no_fla)
-    found = BenchResult(
+    bench_result = BenchResult(
         environment(on),
         counts | {"epoch_steps": protocol.epoch_steps, "batch": batch},
         ceilings,
@@ -119,22 +119,22 @@ def bench(
                 if not (on.is_cuda or uncompiled):
                     row = timed(row, "compiled")
                 rows.append(row)
-            keep(replace(found, rows=tuple(rows)))
+            keep(replace(bench_result, rows=tuple(rows)))
     for k, row in enumerate(rows if absent is None else []):
         rows[k] = timed(row, "kernels")
-        keep(replace(found, rows=tuple(rows)))
-    return replace(found, rows=tuple(rows))
+        keep(replace(bench_result, rows=tuple(rows)))
+    return replace(bench_result, rows=tuple(rows))
 
 
 def environment(device: Device) -> dict[str, Any]:
     """Machine and versions, including those of the libraries that the reference uses."""
-    found: dict[str, Any] = {"commit": None, "triton": None, **describe_environment(device)}
+    facts: dict[str, Any] = {"commit": None, "triton": None, **describe_environment(device)}
     for package in ("transformers", "flash-linear-attention"):
         try:
-            found[package] = importlib.metadata.version(package)
+            facts[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            facts[package] = None
+    return facts
 
 
 def seconds(action: Callable[[], object], device: Device, repeats: int) -> float:

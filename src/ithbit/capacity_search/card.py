@@ -30,20 +30,20 @@ _FILLED = 0.95
 _MARKERS = "oDsv"  # by depth
 
 
-def render_card(found: Capacities) -> str:
+def render_card(capacities: Capacities) -> str:
     """The card of a search as HTML, its cells shown among the known ones."""
-    own = {each.cell for each in found}
-    known = [each for each in atlas() if each.cell not in own]
+    own = {each.cell for each in capacities}
+    others = [each for each in atlas() if each.cell not in own]
     return filled_page(
         "ithbit.capacity_search",
         "card.html",
-        layers=", ".join(dict.fromkeys(each.label for each in found)),
-        lines=[*(each.sentence() for each in found), *found.stuck],
+        layers=", ".join(dict.fromkeys(each.label for each in capacities)),
+        lines=[*(each.sentence() for each in capacities), *capacities.stuck],
         heads=HEADS,
-        rows=[cells(each) for each in found],
-        asked=found.asked,
-        figure=for_page(capacity_figure(known, tuple(found)), "capacity"),
-        exponents=[each.sentence() for each in fits(known)],
+        rows=[cells(each) for each in capacities],
+        asked=capacities.asked,
+        figure=for_page(capacity_figure(others, tuple(capacities)), "capacity"),
+        exponents=[each.sentence() for each in fits(others)],
     )
 
 
@@ -94,14 +94,14 @@ def fit(family: str, rows: Sequence[Capacity]) -> Fit | None:
 def fits(rows: Sequence[Capacity]) -> list[Fit]:
     """The fitted exponents of the families that have enough cells."""
     families = dict.fromkeys(each.family for each in rows)
-    return [found for family in families if (found := fit(family, rows)) is not None]
+    return [power_law for family in families if (power_law := fit(family, rows)) is not None]
 
 
 @mpl.rc_context(RC)
-def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
+def capacity_figure(others: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
     """Cells on RHI: a mark at what is solved, a line up to what failed. Cells without a state, or
     whose state is not known, stand in a panel of their own. A user's cells are drawn as stars."""
-    shown = [each for each in (*known, *own) if each.task == "rhi" and each.solved_at]
+    shown = [each for each in (*others, *own) if each.task == "rhi" and each.solved_at]
     placed = [each for each in shown if each.state]
     stateless = [each for each in shown if not each.state]
     stateless.sort(key=lambda each: (each.family, each.layers, each.width))
@@ -126,12 +126,12 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     bottom = min([2, *(0.8 * each.solved_at for each in shown)])
     top = 3 * max([64, *(n for n in lengths if n)])
     _limits(axes, ends, top)
-    for found in fits(known):
-        fitted = [e.state or 1 for e in placed if e.family == found.family and e.final]
+    for power_law in fits(others):
+        fitted = [e.state or 1 for e in placed if e.family == power_law.family and e.final]
         span = [float(end(fitted)) for end in (min, max)]
         axes.plot(
-            span, [found.scale * end**found.exponent for end in span],
-            color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
+            span, [power_law.scale * end**power_law.exponent for end in span],
+            color=colours[power_law.family], linewidth=0.8, alpha=0.6, zorder=1,
         )  # fmt: skip
     axes.set_xlim(*ends)
     axes.set_ylim(bottom, top)

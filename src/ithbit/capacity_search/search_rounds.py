@@ -143,9 +143,9 @@ class Search:
         records = {
             runs[each]: self._record(runs[each]) for each in successful if each[0] == low.rate
         }
-        known = {run: record for run, record in records.items() if record is not None}
-        enough = {run for run, record in known.items() if is_enough(record, BUDGET, count=False)}
-        verdicts = tuple(record.found.verdict for record in known.values())
+        verified = {run: record for run, record in records.items() if record is not None}
+        enough = {run for run, record in verified.items() if is_enough(record, BUDGET, count=False)}
+        verdicts = tuple(record.found.verdict for record in verified.values())
         verify = tuple(run for run in records if run not in enough)
         return replace(state, verify=verify, verdicts=verdicts)
 
@@ -153,8 +153,8 @@ class Search:
         """Whether each run of a length succeeded, for the runs that finished or diverged."""
         successes = {}
         for each, run in self.runs(model, n).items():
-            if run not in self._ended and (found := RunFolder(self.store, run).outcome()):
-                self._ended[run] = found
+            if run not in self._ended and (outcome := RunFolder(self.store, run).outcome()):
+                self._ended[run] = outcome
             done = self._ended.get(run)
             if isinstance(done, Result) or (done is not None and done.diverged):
                 successes[each] = self._is_right(run, done)
@@ -177,14 +177,14 @@ class Search:
     def verified(self, model: ModelSpec, device: Device) -> SearchState:
         """The state of a cell after verifying the lower end of its bracket, if it has one. If the
         weights of a run there cannot be read, the cell is stuck; the other cells continue."""
-        while (found := self.state(model)).verify:
-            for run in found.verify:
+        while (state := self.state(model)).verify:
+            for run in state.verify:
                 try:
                     verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
                 except StoreError as error:
                     lost = Failure(run, str(error), traceback="", epoch=0, kind="error")
-                    return replace(found, trying=run.model.n_bits, stuck=(lost,))
-        return found
+                    return replace(state, trying=run.model.n_bits, stuck=(lost,))
+        return state
 
 
 Train = Callable[[list[RunSpec]], object]
@@ -199,9 +199,9 @@ def rounds(
         for model, search in searches.items():
             search.retry(model)
     while True:
-        found = [search.verified(model, device) for model, search in searches.items()]
-        yield found
-        runs = [run for state in found for run in state.train]
+        states = [search.verified(model, device) for model, search in searches.items()]
+        yield states
+        runs = [run for state in states for run in state.train]
         if not runs or time.monotonic() >= until:
             return
         train(runs)

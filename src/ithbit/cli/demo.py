@@ -61,8 +61,8 @@ class Demo(Printable):
                 yield Paragraph(line, "  ", "    ")
             yield f"  $ {claim.command}"
             yield ""
-        seen = sum(claim.seen for claim in self.claims)
-        yield f"Seen: {seen} of {len(self.claims)} claims, in {clock(self.seconds)}."
+        n_seen = sum(claim.seen for claim in self.claims)
+        yield f"Seen: {n_seen} of {len(self.claims)} claims, in {clock(self.seconds)}."
         yield f"Pages to open in a browser: {', '.join(map(str, self.pages))}"
 
 
@@ -113,7 +113,9 @@ def _layers() -> Claim:
     settings = CheckSettings(seconds=4.0)
     good, leaky = (check_contract(each, settings) for each in (RunningMean, BlockMean))
     lines = [f"RunningMean: {good.coverage.sentence()} (observed, not proved)"]
-    lines += [f"BlockMean: {found.clause}: {found.sentence}" for found in leaky.findings("broken")]
+    lines += [
+        f"BlockMean: {finding.clause}: {finding.sentence}" for finding in leaky.findings("broken")
+    ]
     seen = good.exit_code == 0 and leaky.outcome("causal") == "broken"
     where = f"{_from_here(Path(__file__).with_name('demo_layers.py'))}:BlockMean"
     return Claim(
@@ -126,10 +128,10 @@ def _trained(options: TrainingOptions, store: Path) -> Claim:
     every trained model is wrong somewhere."""
     outcomes = run_here(preset("demo"), store, options, Observers(progress=True))
     done = [each for each in outcomes if isinstance(each, Result)]
-    found = verify(done, store=store, count=True, device=options.device)
-    lines, as_predicted = [], len(done) == len(outcomes) == len(found)
+    verifications = verify(done, store=store, count=True, device=options.device)
+    lines, as_predicted = [], len(done) == len(outcomes) == len(verifications)
     groups: set[str] = set()
-    for result, one in zip(done, found, strict=True):
+    for result, one in zip(done, verifications, strict=True):
         model, record = result.spec.model, one.record
         able = result.spec.group == "constructive"
         wrong, total = record["n_wrong"], record["n_evaluated"]
@@ -159,18 +161,21 @@ def _refuted(run: Path, device: str) -> Claim:
         logit = float(model(plain, n))
         answers = (model(bits, index) > 0).long()
     right = int((answers == bits.gather(1, index[:, None] - 1)[:, 0]).sum())
-    (found,) = verify(run, budget=100_000, device=device)
-    case = None if found.found is None else found.found.counterexample
+    (verification,) = verify(run, budget=100_000, device=device)
+    case = None if verification.found is None else verification.found.counterexample
     lines = [
-        f"{found.name}: {right:,} of {SAMPLES:,} random samples right",
+        f"{verification.name}: {right:,} of {SAMPLES:,} random samples right",
         f"bits {_brief(plain)}, index {n}: answers {int(logit > 0)}, logit {logit:.2f}",
     ]
     if case is not None:
         lines.append(f"verify finds bits {_brief(case.bits)}, index {case.index}, wrong as well")
-    seen = right == SAMPLES and logit < 0 and case is not None and found.verdict == "refuted"
+    seen = right == SAMPLES and logit < 0 and case is not None and verification.verdict == "refuted"
     title = "Passing 2,000 random samples is not solving the task"
     return Claim(
-        title, tuple(lines), seen, f"ithbit verify {found.name} --store {_from_here(SHIPPED)}"
+        title,
+        tuple(lines),
+        seen,
+        f"ithbit verify {verification.name} --store {_from_here(SHIPPED)}",
     )
 
 
@@ -191,8 +196,8 @@ def _proved() -> Claim:
 
 def _from_here(path: Path) -> str:
     """The path in a command: relative if it is below the current folder, and quoted for a shell."""
-    here = Path.cwd()
-    return quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+    folder = Path.cwd()
+    return quote(str(path.relative_to(folder) if path.is_relative_to(folder) else path))
 
 
 def _brief(bits: str) -> str:
@@ -202,7 +207,7 @@ def _brief(bits: str) -> str:
     ('00…01', '1011')
     """
     for bit in "01":
-        head, found, rest = bits.partition(bit * 16)
-        if found:
+        head, separator, rest = bits.partition(bit * 16)
+        if separator:
             return f"{head}{bit * 2}…{bit}{rest.lstrip(bit)}"
     return bits

@@ -141,10 +141,10 @@ class TrainedModel(Model):
         if family_named(spec.family).kind not in ("softmax", "linear"):
             raise SpecError(f"{spec.family} has no attention maps")
         # The library's fused attention keeps no maps: they are computed from what each block reads.
-        seen: list[Tensor] = []
+        inputs: list[Tensor] = []
         encoder = getattr(self.body, "encoder", None)
         hooks = [
-            block.register_forward_pre_hook(lambda block, args: seen.append(args[0].detach()))
+            block.register_forward_pre_hook(lambda block, args: inputs.append(args[0].detach()))
             for block in (self.body.children() if encoder is None else encoder.layer)
         ]
         try:
@@ -156,7 +156,7 @@ class TrainedModel(Model):
         own = net.block_params() if isinstance(net, SingleSeedModel) else None
         params = weights.export(net, spec) if own is None else own
         return torch.stack(
-            [_attention_map(part(params, f"blocks.{k}"), spec, x) for k, x in enumerate(seen)], 1
+            [_attention_map(part(params, f"blocks.{k}"), spec, x) for k, x in enumerate(inputs)], 1
         )
 
 
@@ -267,9 +267,9 @@ def _bits(bits: Bits) -> Tensor:
 def _integers(values: Any, what: str) -> Tensor:
     try:
         tensor = torch.as_tensor(values)
-        kept = tensor.long()
+        integers = tensor.long()
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(f"{what} must be whole numbers, got {values!r:.80}") from error
-    if not torch.equal(kept.to(tensor.dtype), tensor):
+    if not torch.equal(integers.to(tensor.dtype), tensor):
         raise SpecError(f"{what} must be whole numbers, got {values!r:.80}")
-    return kept
+    return integers
