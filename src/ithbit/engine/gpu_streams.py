@@ -22,7 +22,7 @@ from ithbit.models.layer_source import BUILDING
 _GRAPHS = threading.RLock()
 _STREAMS = threading.Lock()
 _free: list["GpuStream"] = []
-_here = threading.local()
+_thread = threading.local()
 
 
 class CaptureError(Exception):
@@ -94,11 +94,11 @@ def gpu_stream(device: Device) -> Iterator[None]:
     try:
         with torch.cuda.device(device.torch), torch.cuda.stream(mine.stream):
             mine.stream.wait_stream(outside)
-            _here.gpu_stream = mine
+            _thread.gpu_stream = mine
             try:
                 yield
             finally:
-                _here.gpu_stream = None
+                _thread.gpu_stream = None
                 with suppress(RuntimeError):  # the GPU is lost: the earlier error says more
                     outside.wait_stream(mine.stream)
     finally:
@@ -109,7 +109,7 @@ def gpu_stream(device: Device) -> Iterator[None]:
 
 def current_gpu_stream() -> GpuStream | None:
     """The stream of its own that this thread is on, or None."""
-    return getattr(_here, "gpu_stream", None)
+    return getattr(_thread, "gpu_stream", None)
 
 
 def no_capture(device: Device) -> AbstractContextManager[object]:

@@ -38,7 +38,7 @@ BATCH = 256  # batch size of the trial: the paper's
 _LAST_BATCH = 80  # and that of an epoch's last batch
 _TRIED = 3  # seeds in the trial's stack
 # One module per thread: during a call the module holds that call's parameters.
-_here = threading.local()
+_thread = threading.local()
 
 
 def check_layer(layer: LayerSource, width: int, n_tokens: int, device: torch.device) -> None:
@@ -221,7 +221,7 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
 
 def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The module whose code is used, one per thread."""
-    modules: dict[object, nn.Module] = vars(_here).setdefault("modules", {})
+    modules: dict[object, nn.Module] = vars(_thread).setdefault("modules", {})
     key = spec.code, spec.d_model, device
     if key not in modules:
         modules[key] = layer_for(spec).build(spec.d_model).to(device)
