@@ -1,4 +1,4 @@
-"""Training told to others: what TensorBoard reads back is what the store has."""
+"""Training reported to others: what TensorBoard reads back is what the store has."""
 
 import errno
 import json

@@ -198,7 +198,7 @@ def test_mistakes_are_one_sentence(ithbit, layers: Path, family: str, sentence: 
     status, out, err = ithbit("train", "rhi", family, "--n", 3, "--width", 4, *HERE)
     assert (status, out) == (2, "")
     assert sentence in err
-    assert len(err.strip().splitlines()) <= 2  # the device is told before
+    assert len(err.strip().splitlines()) <= 2  # the device is reported before
 
 
 def test_a_plan_refuses_what_training_would(ithbit, tmp_path: Path, layers: Path) -> None:

@@ -1,4 +1,4 @@
-"""Users' layers in other processes: told where the code lies, and stopped by a sentence if it has
+"""Users' layers in other processes: given where the code is, and stopped by a sentence if it has
 changed."""
 
 import io
@@ -113,14 +113,14 @@ def test_a_stack_that_fails_goes_on_one_at_a_time(tmp_path: Path) -> None:
     class Tires(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             stacked = functorch.maybe_get_level(x) > 0 and len(functorch.get_unwrapped(x)) > 1
-            if stacked and told:  # the trial passes
+            if stacked and events:  # the trial passes
                 raise ValueError("tired of stacks")
             return super().forward(x)
 
-    told: list[Event] = []
+    events: list[Event] = []
     runs = runs_of(lambda width: Tires(width, width), 0, 1)
     runs = [replace(run, protocol=replace(TINY, max_epochs=3)) for run in runs]
-    results = run_all(runs, tmp_path, TrainingOptions("cpu", workers=1), told.append)
+    results = run_all(runs, tmp_path, TrainingOptions("cpu", workers=1), events.append)
     assert [result.epochs for result in results if isinstance(result, Result)] == [3, 3]
-    (notice,) = (event.what for event in told if isinstance(event.what, Notice))
+    (notice,) = (event.what for event in events if isinstance(event.what, Notice))
     assert "failed with 2 runs at once (ValueError: tired of stacks): trained one at a" in notice

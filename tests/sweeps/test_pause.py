@@ -120,16 +120,16 @@ def test_a_limit_in_minutes_gives_every_run_its_turns(workers, tmp_path, kept, m
     if done:
         assert run_all(runs, store, TrainingOptions("cpu", workers=workers, minutes=0.0)) == []
         assert [saved_epochs(store, run) for run in runs] == [1] * 6
-    told: list[Event] = []
+    events: list[Event] = []
     results = run_all(
-        runs, store, TrainingOptions("cpu", workers=workers, minutes=60.0), told.append
+        runs, store, TrainingOptions("cpu", workers=workers, minutes=60.0), events.append
     )
     assert all(isinstance(result, Result) for result in results)
     run_all(runs, tmp_path / "whole", TrainingOptions("cpu", workers=1))
     for run in runs:
         assert kept(store, run) == kept(tmp_path / "whole", run)
     # Nobody had a second turn before others had their first.
-    epochs = [event.what.epoch for event in told if isinstance(event.what, Epoch)]
+    epochs = [event.what.epoch for event in events if isinstance(event.what, Epoch)]
     assert sorted(epochs) == [epoch for epoch in range(1 + done, 5) for _ in runs]
     if workers == 1:
         assert epochs == sorted(epochs)

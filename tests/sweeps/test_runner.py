@@ -95,19 +95,19 @@ def test_workers_give_the_same_bits_as_this_process(tmp_path, kept, undisturbed)
         model = ModelSpec("rhi", family, 3, d_model=4, code=code)
         runs.append(RunSpec(model, 0, replace(TINY, max_epochs=2)))
     expected = undisturbed(runs)
-    store, told = tmp_path / "workers", []
-    results = run_all(runs, store, TrainingOptions("cpu", workers=2), told.append)
+    store, events = tmp_path / "workers", []
+    results = run_all(runs, store, TrainingOptions("cpu", workers=2), events.append)
     assert [kept(store, run) for run in runs] == expected
     assert results == [RunFolder(store, run).result() for run in runs]
     assert [r.environment["path"] for r in results] == ["stacked"] * 4 + ["module"] * 2
-    for run, result in zip(runs, results, strict=True):  # and the watcher was told everything
-        of_run = [event.what for event in told if event.run == run]
+    for run, result in zip(runs, results, strict=True):  # and the watcher got everything
+        of_run = [event.what for event in events if event.run == run]
         of_run = [what for what in of_run if not isinstance(what, str)]
         assert of_run == [*RunFolder(store, run).history(), result]
 
-    told.clear()  # now that all is done, nothing is trained and no worker started
-    assert run_all(runs, store, TrainingOptions("cpu", workers=2), told.append) == results
-    assert [event.what for event in told] == results
+    events.clear()  # now that all is done, nothing is trained and no worker started
+    assert run_all(runs, store, TrainingOptions("cpu", workers=2), events.append) == results
+    assert [event.what for event in events] == results
 
 
 def test_nothing_to_do(tmp_path) -> None:
@@ -175,10 +175,10 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
     assert (
         run_all(runs, store, TrainingOptions("cpu", workers=2))[1] == results[1]
     )  # not tried again unasked
-    told: list[Event] = []
-    run_all(runs, store, TrainingOptions("cpu", workers=1, retry_failed=True), told.append)
+    events: list[Event] = []
+    run_all(runs, store, TrainingOptions("cpu", workers=1, retry_failed=True), events.append)
     assert kept(store, bad) == expected[1]
-    assert not any(isinstance(event.what, Failure) for event in told)  # it is tried again instead
+    assert not any(isinstance(event.what, Failure) for event in events)  # it is tried again instead
 
 
 def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
@@ -314,14 +314,14 @@ def test_the_longest_stacks_come_first() -> None:
 
 
 def test_events_travel_between_processes(tmp_path) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     sound, failing = runs_of([0], TINY) + runs_of([0], replace(TINY, learning_rate=1e30))
-    train([sound], tmp_path, CPU, watch=told.append)
-    train([failing], tmp_path, CPU, watch=told.append)
-    told.append(Event(sound, "a remark [with brackets]"))
-    told.append(Event(sound, Notice("so it is trained")))
-    assert {type(event.what) for event in told} == {Epoch, Result, Failure, str, Notice}
-    for event in told:
+    train([sound], tmp_path, CPU, watch=events.append)
+    train([failing], tmp_path, CPU, watch=events.append)
+    events.append(Event(sound, "a remark [with brackets]"))
+    events.append(Event(sound, Notice("so it is trained")))
+    assert {type(event.what) for event in events} == {Epoch, Result, Failure, str, Notice}
+    for event in events:
         line = json.loads(json.dumps(event_to_json(event)))
         assert event_from_json(line, event.run) == event
         assert type(event_from_json(line, event.run).what) is type(event.what)
