@@ -110,7 +110,7 @@ def write_sets(
     task: str, n_bits: int, folder: Path, seeds: list[int], exhaustive: bool = False
 ) -> list[Path]:
     """Write the sets of a task and length; return the files."""
-    chosen = task_named(task)
+    known_task = task_named(task)
     sets = _made(n_bits, seeds, exhaustive)
     paths = []
     for each in sets:
@@ -124,13 +124,13 @@ def write_sets(
             paths.append(write_output(folder / f"{each.name}.{ending}", in_memory(write)))
     record = {
         "schema": SCHEMA,
-        "task": chosen,
+        "task": known_task,
         "n_bits": n_bits,
         "seeds": seeds,
         "sets": {each.name: len(each.index) for each in sets},
     }
     paths.append(write_output(folder / "data.json", json_bytes(record)))
-    paths.append(write_text(folder / "README.md", _readme(chosen, n_bits, sets)))
+    paths.append(write_text(folder / "README.md", _readme(known_task, n_bits, sets)))
     return paths
 
 
@@ -203,12 +203,12 @@ class Score(Printable):
 
     def successes(self) -> list[tuple[str, str, str]]:
         """Model, depth and successes: this model above the published ones of its task and n."""
-        theirs = [
+        published_rows = [
             (row.label, str(row.n_layers), f"{row.successes[self.n_bits]}/{RUNS_PER_CELL}")
             for row in published().successes
             if row.task == self.task and self.n_bits in row.successes
         ]
-        return [(self.name, "", f"{self.solved} of {_sets(self.held_out)}"), *theirs]
+        return [(self.name, "", f"{self.solved} of {_sets(self.held_out)}"), *published_rows]
 
     def render(self) -> Iterator[Any]:
         from rich.box import SIMPLE_HEAD

@@ -83,13 +83,16 @@ def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
 
 def _with_known_names(parameters: tuple[str, ...], args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments with tasks and families named as records name them."""
-    named = {"task": known_name, "family": known_name}
+    readers = {"task": known_name, "family": known_name}
     return (
         tuple(
-            named[name](value) if name in named else value
+            readers[name](value) if name in readers else value
             for name, value in zip((*parameters, *[""] * len(args)), args, strict=False)
         ),
-        {name: named[name](value) if name in named else value for name, value in kwargs.items()},
+        {
+            name: readers[name](value) if name in readers else value
+            for name, value in kwargs.items()
+        },
     )
 
 
@@ -216,8 +219,8 @@ def model_of(
 ) -> ModelSpec:
     """The model of a family or of a user's layer, given as `"layers.py:Mine"` or as its factory;
     the sizes are n, layers, width, heads and ff."""
-    named, code = family_of(family)
-    return ModelSpec(task_named(task), named, *sizes, positions=positions, code=code)
+    family_name, code = family_of(family)
+    return ModelSpec(task_named(task), family_name, *sizes, positions=positions, code=code)
 
 
 def on_slurm(on: str, local: dict[str, str], slurm: dict[str, Any]) -> bool:

@@ -188,7 +188,7 @@ def capacity(
     ask = SearchSettings(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
     settings = protocol_of(protocol or PROTOCOL, max_epochs, examples=examples)
     search = Search(ask, Path(store), settings)
-    searches, chosen = dict.fromkeys(models, search), options.chosen_device
+    searches, chosen_device = dict.fromkeys(models, search), options.chosen_device
     until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
 
     def train(runs: list[RunSpec]) -> None:
@@ -198,7 +198,7 @@ def capacity(
                 slurm_profile=slurm_profile, watch=watch, progress=progress,
             )  # fmt: skip
             return
-        limited = replace(options, minutes=round_minutes(chosen, until))
+        limited = replace(options, minutes=round_minutes(chosen_device, until))
         run_here(runs, store, limited, Observers(watch, progress=progress))
 
     standings: list[SearchState] = []
@@ -206,7 +206,7 @@ def capacity(
         standings = [search.state(model) for model in searches]
         say(outlook(standings, search, options), file=sys.stderr)
     else:
-        for turn, standings in enumerate(rounds(searches, train, chosen, until)):
+        for turn, standings in enumerate(rounds(searches, train, chosen_device, until)):
             if progress:
                 time_needed = [] if turn else [outlook(standings, search, options)]
                 lines = [each.sentence() for each in standings if not each.done]

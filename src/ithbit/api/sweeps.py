@@ -56,8 +56,8 @@ class Status(Printable):
         return dict(Counter(self.runs.values()))
 
     def to_json(self) -> dict[str, Any]:
-        ended = [folder for folder, each in self.runs.items() if each in _EXPLAINED]
-        reasons = {folder: recorded(self.store / folder)[1] for folder in ended}
+        folders = [folder for folder, each in self.runs.items() if each in _EXPLAINED]
+        reasons = {folder: recorded(self.store / folder)[1] for folder in folders}
         return {"counts": self.counts, "runs": self.runs, "reasons": reasons}
 
     def render(self) -> Iterator[str]:
@@ -67,14 +67,14 @@ class Status(Printable):
         counts = self.counts
         summary = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
         yield f"{summary} ({pluralize(len(self.runs), 'run')})"
-        for shown in ("running", "queued", "stopped", "failed", "set aside"):
-            folders = [folder for folder, each in self.runs.items() if each == shown]
+        for status in ("running", "queued", "stopped", "failed", "set aside"):
+            folders = [folder for folder, each in self.runs.items() if each == status]
             for folder in folders[:_MOST]:
-                why = recorded(self.store / folder)[1] if shown in _EXPLAINED else None
+                why = recorded(self.store / folder)[1] if status in _EXPLAINED else None
                 in_a_line = f": {in_one_line(' '.join(why.split())[:_LONGEST])}" if why else ""
-                yield f"  {shown:9} {in_one_line(folder)}{in_a_line}"
+                yield f"  {status:9} {in_one_line(folder)}{in_a_line}"
             if len(folders) > _MOST:
-                yield f"  {shown:9} … and {len(folders) - _MOST} more"
+                yield f"  {status:9} … and {len(folders) - _MOST} more"
         for words, count in Counter(self.waits).most_common(3):
             yield f"  Slurm on {pluralize(count, 'run')}: {words}"
 
@@ -91,8 +91,8 @@ class Planned(Printable):
     def render(self) -> Iterator[str]:
         for run, each in self.runs.items():
             yield f"{each:9} {run.group:12} {run.folder}"
-        done = sum(each == "done" for each in self.runs.values())
-        yield f"{pluralize(len(self.runs), 'run')}, {done} done already; {self.outlook}"
+        n_done = sum(each == "done" for each in self.runs.values())
+        yield f"{pluralize(len(self.runs), 'run')}, {n_done} done already; {self.outlook}"
         if self.submission:
             yield ""
             yield from self.submission.splitlines()

@@ -184,8 +184,10 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     if content.get("format") in FORMATS:
         from ithbit.api.progress import bars
 
-        with bars(progress) as shown:  # ends before a refusal is printed
-            return check_proof(path, content, partial(shown.track, description="checking leaves"))
+        with bars(progress) as progress_bars:  # ends before a refusal is printed
+            return check_proof(
+                path, content, partial(progress_bars.track, description="checking leaves")
+            )
     return check(path)
 
 

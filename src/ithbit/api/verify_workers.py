@@ -81,7 +81,7 @@ def verify_side_by_side(
     fixed = {name: value for name, value in vars(options).items() if name != "device"}
     request = {"options": fixed, "device": str(options.device.torch), "solved_only": solved_only}
     request["layers"] = list(layers)
-    done: queue.SimpleQueue[tuple[Path, FolderOutcome | str]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[Path, FolderOutcome | str]] = queue.SimpleQueue()
     processes: list[subprocess.Popen[str]] = []
 
     def work() -> None:
@@ -92,7 +92,7 @@ def verify_side_by_side(
                 if process is None or process.poll() is not None:
                     process = _worker()
                     processes.append(process)
-                done.put((folder, _result(process, folder, request, done)))
+                answers.put((folder, _result(process, folder, request, answers)))
                 continue
             return
 
@@ -102,7 +102,7 @@ def verify_side_by_side(
             pool.submit(work)
         n_left = len(folders)
         while n_left:
-            folder, answer = done.get()
+            folder, answer = answers.get()
             if isinstance(answer, str):
                 watch(folder, answer)
             else:
@@ -142,9 +142,9 @@ def _result(
     process: "subprocess.Popen[str]",
     folder: Path,
     request: Json,
-    done: "queue.SimpleQueue[tuple[Path, FolderOutcome | str]]",
+    answers: "queue.SimpleQueue[tuple[Path, FolderOutcome | str]]",
 ) -> FolderOutcome:
-    """Have a worker verify a folder; its reports go to `done`."""
+    """Have a worker verify a folder; its reports go to `answers`."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -154,7 +154,7 @@ def _result(
             answer = json.loads(line)
             if "outcome" in answer:
                 return _outcome_from_json(answer)
-            done.put((folder, answer["progress"]))
+            answers.put((folder, answer["progress"]))
     except (OSError, ValueError):
         pass
     process.kill()

@@ -140,14 +140,14 @@ def environment(device: Device) -> dict[str, Any]:
 def seconds(action: Callable[[], object], device: Device, repeats: int) -> float:
     """Seconds per call, the median of `repeats`, each until the device has nothing left to do;
     warming up is left to the caller."""
-    taken = []
+    durations = []
     for _ in range(repeats):
         device.synchronize()
         began = time.perf_counter()
         action()
         device.synchronize()
-        taken.append(time.perf_counter() - began)
-    return median(taken)
+        durations.append(time.perf_counter() - began)
+    return median(durations)
 
 
 def measure_ceilings(device: Device, repeats: int, quick: bool = False) -> Ceilings:
@@ -234,10 +234,10 @@ def _stack_step(
     stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device, stepper)
     try:
         stack.train_epoch([0] * seeds)  # captures the steps on a GPU
-        taken = seconds(lambda: stack.train_epoch([1] * seeds), device, repeats)
+        duration = seconds(lambda: stack.train_epoch([1] * seeds), device, repeats)
         finite = bool(stack.state.values.isfinite().all())
     finally:
         stack.close()
     if not finite:
         raise IthbitError("the weights are not finite after the timed steps")
-    return taken / steps / seeds
+    return duration / steps / seeds

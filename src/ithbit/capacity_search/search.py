@@ -164,7 +164,7 @@ def replay(
     run of a length whether it succeeded. Gives the lengths settled, in order, the one being tried
     (None if the bracket is final) and the runs it needs next."""
     results: dict[int, bool] = {}
-    tried: dict[int, LengthResult] = {}
+    settled: dict[int, LengthResult] = {}
     favourite = ask.rates[len(ask.rates) // 2]
     sure: set[int] = set()  # lengths judged again as ends of the bracket
     while True:
@@ -172,20 +172,20 @@ def replay(
         if n is None:
             unsure = [end for end in (at.low, at.high) if end is not None and end not in sure]
             if not unsure:
-                return tuple(tried.values()), None, ()
+                return tuple(settled.values()), None, ()
             n = unsure[0]
         succeeded = look(n)
         judgement = judge(
             succeeded, ask, favourite, sure=n in results, trusted=any(results.values())
         )
         if judgement.solved is None:
-            return tuple(tried.values()), n, judgement.wanted
+            return tuple(settled.values()), n, judgement.wanted
         outcomes = [
             succeeded[judgement.rate, seed]
             for seed in ask.seeds
             if (judgement.rate, seed) in succeeded
         ]
-        tried[n] = LengthResult(n, judgement.solved, judgement.rate, sum(outcomes), len(outcomes))
+        settled[n] = LengthResult(n, judgement.solved, judgement.rate, sum(outcomes), len(outcomes))
         if n in results:
             sure.add(n)
         results[n] = judgement.solved

@@ -124,14 +124,14 @@ class Search:
     def state(self, model: ModelSpec) -> SearchState:
         """The state of the search of a cell according to the store."""
         check_kind(self.store)
-        tried, trying, wanted = replay(lambda n: self._successes(model, n), self.ask)
+        settled, trying, tries = replay(lambda n: self._successes(model, n), self.ask)
         if trying is None:
-            return self._with_verdicts(SearchState(model, tried))
+            return self._with_verdicts(SearchState(model, settled))
         runs = self.runs(model, trying)
-        ended = {runs[each]: self._ended.get(runs[each]) for each in wanted}
-        train = tuple(run for run, done in ended.items() if done is None)
-        stuck = tuple(done for done in ended.values() if isinstance(done, Failure))
-        return SearchState(model, tried, trying, train, stuck=stuck)
+        outcomes = {runs[each]: self._ended.get(runs[each]) for each in tries}
+        train = tuple(run for run, outcome in outcomes.items() if outcome is None)
+        stuck = tuple(outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
+        return SearchState(model, settled, trying, train, stuck=stuck)
 
     def _with_verdicts(self, state: SearchState) -> SearchState:
         """A narrow bracket with the verdicts and the unverified runs at its lower end."""
@@ -153,18 +153,18 @@ class Search:
         """Whether each run of a length succeeded, for the runs that finished or diverged."""
         successes = {}
         for each, run in self.runs(model, n).items():
-            if run not in self._ended and (outcome := RunFolder(self.store, run).outcome()):
-                self._ended[run] = outcome
+            if run not in self._ended and (ended_outcome := RunFolder(self.store, run).outcome()):
+                self._ended[run] = ended_outcome
             done = self._ended.get(run)
             if isinstance(done, Result) or (done is not None and done.diverged):
                 successes[each] = self._is_right(run, done)
         return successes
 
-    def _is_right(self, run: RunSpec, done: Result | Failure) -> bool:
-        if isinstance(done, Failure) or not done.solved:
+    def _is_right(self, run: RunSpec, outcome: Result | Failure) -> bool:
+        if isinstance(outcome, Failure) or not outcome.solved:
             return False
         record = self._record(run)  # knows more than the structured inputs, which it tries too
-        return record.found.verdict != "refuted" if record else not done.structured_wrong
+        return record.found.verdict != "refuted" if record else not outcome.structured_wrong
 
     def _record(self, run: RunSpec) -> VerificationRecord | None:
         return read_verification(str(self.store / run.folder))
@@ -182,8 +182,8 @@ class Search:
                 try:
                     verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
                 except StoreError as error:
-                    lost = Failure(run, str(error), traceback="", epoch=0, kind="error")
-                    return replace(state, trying=run.model.n_bits, stuck=(lost,))
+                    failure = Failure(run, str(error), traceback="", epoch=0, kind="error")
+                    return replace(state, trying=run.model.n_bits, stuck=(failure,))
         return state
 
 

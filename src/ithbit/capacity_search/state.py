@@ -59,15 +59,15 @@ def state_limits(model: ModelSpec, measure: bool = True) -> StateLimits:
     if family.formal and not family.causal and depth > 1:
         return StateLimits()
     arch = _architecture(model) if family.formal else None
-    counted = None if arch is None else _counted(arch)
-    if arch is not None and counted is None:
+    by_definition = None if arch is None else _counted(arch)
+    if arch is not None and by_definition is None:
         return StateLimits()
     # For full attention, its causal twin: with one layer they keep the same.
     twin = model.family if arch is None else arch.causal_twin
     one = replace(model, family=twin, n_bits=1, n_layers=1)
-    measure = measure and (counted is None or counted // depth <= _LARGEST)
+    measure = measure and (by_definition is None or by_definition // depth <= _LARGEST)
     a_layer, declared = _observed(one) if measure else (None, None)
-    state = counted if a_layer is None else depth * a_layer
+    state = by_definition if a_layer is None else depth * a_layer
     limits = StateLimits(state, declared=None if declared is None else depth * declared)
     if state is None:
         return limits

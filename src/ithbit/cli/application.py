@@ -121,8 +121,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         say(f"ithbit {__version__}")
         raise typer.Exit
 
@@ -169,10 +169,10 @@ def command(
                     check_path(name, values[name])
                     values[name] = Path(values[name])
             # A repeatable option that was not given is an empty list.
-            named = {name: values[name] for name in options if values[name] != []}
+            arguments = {name: values[name] for name in options if values[name] != []}
             try:
                 with redirect_stdout(sys.stderr):  # prints of a user's layer are not output
-                    result = function(**named, **fixed)
+                    result = function(**arguments, **fixed)
             except IthbitError as error:
                 if values.get("trace") and error.__cause__ is not None:
                     traceback.print_exception(error.__cause__)
@@ -202,20 +202,20 @@ def _option(parameter: inspect.Parameter, definition: Any, required: bool) -> in
     form: Any = _FORMS.get(parameter.annotation, parameter.annotation)
     if isinstance(default, str | int | tuple) and form in (list[int], list[str]):
         default = list(default) if isinstance(default, tuple) else [default]
-    dashed, made = _dashed(parameter.name), definition
+    dashed, option = _dashed(parameter.name), definition
     if isinstance(definition, str):
         by_position = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         if by_position and parameter.name not in _OPTIONS_ALWAYS:
-            made = Argument(help=definition)
+            option = Argument(help=definition)
         elif form is bool and default:
-            made = Option(f" /--no-{dashed}", help=definition, show_default=False)
+            option = Option(f" /--no-{dashed}", help=definition, show_default=False)
         else:
             short = [_SHORT[parameter.name]] if parameter.name in _SHORT else []
-            made = Option(f"--{dashed}", *short, help=definition)
+            option = Option(f"--{dashed}", *short, help=definition)
     if parameter.annotation in _PATHS:
-        made.metavar = _PATH
+        option.metavar = _PATH
         default = default if default in (None, parameter.empty) else str(default)
-    annotation = Annotated[form, made]
+    annotation = Annotated[form, option]
     return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 

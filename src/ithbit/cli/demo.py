@@ -127,11 +127,11 @@ def _trained(options: TrainingOptions, store: Path) -> Claim:
     """Where theory has a small solution, training finds it, right on all inputs; where it has none,
     every trained model is wrong somewhere."""
     outcomes = run_here(preset("demo"), store, options, Observers(progress=True))
-    done = [each for each in outcomes if isinstance(each, Result)]
-    verifications = verify(done, store=store, count=True, device=options.device)
-    lines, as_predicted = [], len(done) == len(outcomes) == len(verifications)
+    results = [each for each in outcomes if isinstance(each, Result)]
+    verifications = verify(results, store=store, count=True, device=options.device)
+    lines, as_predicted = [], len(results) == len(outcomes) == len(verifications)
     groups: set[str] = set()
-    for result, one in zip(done, verifications, strict=True):
+    for result, one in zip(results, verifications, strict=True):
         model, record = result.spec.model, one.record
         able = result.spec.group == "constructive"
         wrong, total = record["n_wrong"], record["n_evaluated"]
@@ -182,15 +182,19 @@ def _refuted(run: Path, device: str) -> Claim:
 def _proved() -> Claim:
     """A certificate that a trained model is right on all inputs, checked now."""
     file = _copy_of(PROVED) / "proof.json"
-    held: Any = check_certificate(file, progress=True)
+    certificate: Any = check_certificate(file, progress=True)
     lines = (
-        f"{held.name}: right on all {held.inputs:,} inputs, margin at least "
-        f"{lower_text(held.margin)}",
-        f"{held.leaves:,} sets of inputs cover them all; a second implementation bounded each now",
+        f"{certificate.name}: right on all {certificate.inputs:,} inputs, margin at least "
+        f"{lower_text(certificate.margin)}",
+        f"{certificate.leaves:,} sets of inputs cover them all; "
+        "a second implementation bounded each now",
     )
     command = f"ithbit check-certificate {_from_here(SHIPPED / PROVED / 'proof.json')}"
     return Claim(
-        "Another trained model is proved right on every input", lines, bool(held.checked), command
+        "Another trained model is proved right on every input",
+        lines,
+        bool(certificate.checked),
+        command,
     )
 
 

@@ -130,9 +130,9 @@ class CellTraining:
                     self.busy.append(folder)
                     continue
                 # Checked again now that we hold the folder: another process may have ended the run.
-                done, shorter = folder.outcome(), folder.shorter()
-                if done or (shorter and (done := folder.end_as(shorter))):
-                    self.notify(Event(folder.run, done))
+                outcome, shorter = folder.outcome(), folder.shorter()
+                if outcome or (shorter and (outcome := folder.end_as(shorter))):
+                    self.notify(Event(folder.run, outcome))
                 else:
                     self.active.append(self._load(folder, shorter))
                     self.active[-1].claim = claim.pop_all()

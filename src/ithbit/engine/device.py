@@ -104,8 +104,8 @@ def choose_device(name: str = "auto") -> Device:
         # The protocol is fp32: no TF32 in products, whatever the user's defaults are. cuDNN, which
         # users' layers may use, has its own switch.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        chosen = torch.device("cuda", int(index) if index else torch.cuda.current_device())
-        return Device(chosen, f"GPU: {torch.cuda.get_device_name(chosen)}")
+        torch_device = torch.device("cuda", int(index) if index else torch.cuda.current_device())
+        return Device(torch_device, f"GPU: {torch.cuda.get_device_name(torch_device)}")
     keep_freed_memory()
     why = "as asked" if name == "cpu" else "no CUDA GPU found"
     return Device(torch.device("cpu"), f"CPU, one thread per process ({why})")

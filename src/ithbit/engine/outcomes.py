@@ -30,9 +30,9 @@ def to_train(
     todo = [run for run in runs if outcomes[run] is None or run in failed]
     needed = check_memory(todo, context)
     forget_failures(failed, context.store)
-    for run, done in outcomes.items():
-        if done is not None and run not in failed:
-            context.watch(Event(run, done))
+    for run, outcome in outcomes.items():
+        if outcome is not None and run not in failed:
+            context.watch(Event(run, outcome))
     if todo:
         check_store(context.store)
     return todo, needed
@@ -67,10 +67,10 @@ def _outcomes(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, Result | Fa
     if len(damaged) == 1:
         raise damaged[0][1]
     if damaged:
-        named = first_of([str(path) for path, _ in damaged], _NAMED)
+        names = first_of([str(path) for path, _ in damaged], _NAMED)
         raise StoreError(
             f"{len(damaged)} folders hold no readable run (`ithbit status` says why); they are "
             "left as they are: restore the files, or move the folders away to train again: "
-            f"{named}"
+            f"{names}"
         )
     return outcomes

@@ -90,12 +90,12 @@ class LayerSource:
         )
         factory = getattr(module, name, None)
         if factory is None:
-            named = sorted(
+            names = sorted(
                 key
                 for key, value in vars(module).items()
                 if callable(value) and getattr(value, "__module__", None) == module.__name__
             )
-            others = f"; it has {', '.join(named)}" if named else ""
+            others = f"; it has {', '.join(names)}" if names else ""
             raise LayerError(f"{where} has no {name}{others}")
         if not callable(factory):
             raise LayerError(
@@ -116,11 +116,11 @@ class LayerSource:
         """A module of that width whose initial weights depend only on the seed."""
         import torch
 
-        positional, named = _arguments(self.factory, self.name, width)
+        positional, keywords = _arguments(self.factory, self.name, width)
         with BUILDING, torch.random.fork_rng():
             torch.manual_seed(seed)
             with explained(f"{self.name} cannot be built at width {width}"):
-                module = self.factory(*positional, **named)
+                module = self.factory(*positional, **keywords)
         if not isinstance(module, torch.nn.Module):
             raise LayerError(
                 f"{self.name} must return a torch.nn.Module, got {type(module).__name__}"
@@ -217,24 +217,24 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSourc
         )
     if not callable(factory):
         raise LayerError(f"a factory must be callable, got {type(factory).__name__}")
-    called = name or str(getattr(factory, "__name__", type(factory).__name__))
+    factory_name = name or str(getattr(factory, "__name__", type(factory).__name__))
     module = sys.modules.get(getattr(factory, "__module__", None) or "")
     path = Path(getattr(module, "__file__", None) or "")
-    if name is None and path.is_file() and getattr(module, called, None) is factory:
+    if name is None and path.is_file() and getattr(module, factory_name, None) is factory:
         assert module is not None
         if was_edited(module, path):
             raise LayerError(
                 f"{path} has changed since it was imported; reload it, or start Python again"
             )
         is_package = bool(module.__spec__ and module.__spec__.parent)
-        named = find_layer(f"{module.__name__ if is_package else path}:{called}")
-        return register(replace(named, given=factory))
+        source = find_layer(f"{module.__name__ if is_package else path}:{factory_name}")
+        return register(replace(source, given=factory))
     try:
         text = inspect.getsource(factory)  # for the run folder, to be read by people
     except (OSError, TypeError):
         text = ""
     digest = secrets.token_hex(32)
-    return register(LayerSource(f"python:{called}", digest, None, text.encode(), factory))
+    return register(LayerSource(f"python:{factory_name}", digest, None, text.encode(), factory))
 
 
 def family_of(layer_or_name: str | Callable[..., Any], folder: Path = Path()) -> tuple[str, str]:
@@ -349,8 +349,8 @@ def _arguments(
         )
     if needed:
         return (width,), {}
-    named = [p.name for p in parameters if p.name in _WIDTH_NAMES]
-    return (), {named[0]: width} if named else {}
+    width_names = [p.name for p in parameters if p.name in _WIDTH_NAMES]
+    return (), {width_names[0]: width} if width_names else {}
 
 
 def _digest(code: bytes) -> str:

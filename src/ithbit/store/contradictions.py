@@ -12,15 +12,18 @@ Data = Mapping[str, Any]  # by field name: a JSON record, or a row of a table
 
 def check_result(result: Data, protocol: Data, where: str) -> None:
     """Refuse values that contradict each other; `solved` must be what the accuracy says."""
-    solved, ended, epochs = (result[name] for name in ("solved", "stopped_by", "epochs"))
+    solved, stopped_by, epochs = (result[name] for name in ("solved", "stopped_by", "epochs"))
     best, final = result["max_accuracy"], result["final_accuracy"]
     first, max_epochs = result.get("first_solved_epoch"), protocol.get("max_epochs")
     most = Protocol.max_epochs if max_epochs is None else max_epochs
-    tried, wrong = result.get("structured_tried"), result.get("structured_wrong")
+    n_tried, wrong = result.get("structured_tried"), result.get("structured_wrong")
     _raise_first(
         where,
         (solved != (best == 1), f"solved = {solved}, but max_accuracy = {best}"),
-        (ended == "solved" and best != 1, f"stopped_by = {ended!r}, but max_accuracy = {best}"),
+        (
+            stopped_by == "solved" and best != 1,
+            f"stopped_by = {stopped_by!r}, but max_accuracy = {best}",
+        ),
         (final > best, f"final_accuracy = {final}, but max_accuracy = {best}"),
         (epochs > most, f"epochs = {epochs}, but max_epochs = {most}"),
         (
@@ -29,8 +32,8 @@ def check_result(result: Data, protocol: Data, where: str) -> None:
         ),
         ((first or 0) > epochs, f"first_solved_epoch = {first}, but epochs = {epochs}"),
         (
-            (wrong or 0) > (tried or 0),
-            f"structured_wrong = {wrong}, but structured_tried = {tried}",
+            (wrong or 0) > (n_tried or 0),
+            f"structured_wrong = {wrong}, but structured_tried = {n_tried}",
         ),
     )
 

@@ -224,11 +224,13 @@ class RunFolder:
                 raise ValueError("its tensors are not those of the model")
         if not all(torch.isfinite(value).all() for value in tensors.values()):
             raise ValueError("it holds numbers that are not finite")
-        done = int(metadata["epochs_done"])
-        if [epoch.epoch for epoch in self.history()[:done]] != list(range(1, done + 1)):
-            raise ValueError(f"the history lacks epochs before number {done}")
+        epochs_done = int(metadata["epochs_done"])
+        if [epoch.epoch for epoch in self.history()[:epochs_done]] != list(
+            range(1, epochs_done + 1)
+        ):
+            raise ValueError(f"the history lacks epochs before number {epochs_done}")
         best, bad = float.fromhex(metadata["plateau_best"]), int(metadata["plateau_bad_epochs"])
-        return Checkpoint(done, best, bad, tensors, metadata["started_at"])
+        return Checkpoint(epochs_done, best, bad, tensors, metadata["started_at"])
 
     def finish(
         self, result: Result, weights: dict[str, Tensor], state: Checkpoint | None = None
@@ -254,8 +256,8 @@ class RunFolder:
         candidates = []
         for path in self.path.parent.glob(f"{glob.escape(self.run.name)}-*/result.json"):
             with suppress(UnreadableError):
-                done = ended(str(path.parent))
-                run = done.spec if isinstance(done, Result) else self.run
+                outcome = ended(str(path.parent))
+                run = outcome.spec if isinstance(outcome, Result) else self.run
                 epochs = run.protocol.max_epochs
                 if epochs < self.run.protocol.max_epochs and self.run == replace(
                     run, protocol=replace(run.protocol, max_epochs=self.run.protocol.max_epochs)

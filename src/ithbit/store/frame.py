@@ -105,11 +105,11 @@ class Records:
         """One line on what was set aside, naming the first three; None if nothing was."""
         if not self.set_aside:
             return None
-        named = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
+        names = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
         more = len(self.set_aside) - 3
         rest = f"; and {more} more" if more > 0 else ""
         what = pluralize(len(self.set_aside), "row" if self.is_export else "run folder")
-        return f"set aside {what} ({named}{rest})"
+        return f"set aside {what} ({names}{rest})"
 
     @cached_property
     def _exported(self) -> dict[str, pl.DataFrame] | None:
@@ -212,10 +212,10 @@ def _row(folder: str, path: str) -> dict[str, Any]:
     return row
 
 
-def _values(data: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
+def _values(data: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
     """The fields of a record as values of a row: defaults if missing, JSON text if nested."""
     values = {}
-    for name, field in wanted.items():
+    for name, field in fields.items():
         value = data.get(name, None if field.default is MISSING else field.default)
         plain = value is None or field.kind in KINDS
         values[name] = value if plain else json.dumps(value, sort_keys=True)

@@ -98,13 +98,13 @@ def _unpack(file: Path, folder: Path) -> None:
             for entry in entries:
                 target = folder / entry.filename
                 target.parent.mkdir(exist_ok=True)
-                with archive.open(entry) as source, open(target, "xb") as made:
+                with archive.open(entry) as source, open(target, "xb") as copy:
                     n_left = entry.file_size
                     while chunk := source.read(1 << 20):
                         n_left -= len(chunk)
                         if n_left < 0:
                             raise zipfile.BadZipFile(f"{entry.filename} is larger than stated")
-                        made.write(chunk)
+                        copy.write(chunk)
     except (*_DAMAGED, EOFError, NotImplementedError) as error:
         raise StoreError(f"the packed store {file} is damaged: {error!s:.200}") from error
     except (RuntimeError, ValueError) as error:  # encrypted, or compressed in an unknown way

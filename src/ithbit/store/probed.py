@@ -94,9 +94,13 @@ def _count(runs: list[ProbedRun]) -> str:
     """Solved runs out of all that ended (earlier reports also list those that could not be run),
     and how many are unfinished."""
     ran = [run for run in runs if run.stopped_by != "failed"]
-    ended = [run for run in ran if run.solved or run.stopped_by != "time"]
-    counts = f"{sum(run.solved for run in ended)}/{len(ended)}" if ran else "none could be run"
-    return counts + (f" ({len(ran) - len(ended)} unfinished)" if len(ran) > len(ended) else "")
+    finished = [run for run in ran if run.solved or run.stopped_by != "time"]
+    counts = (
+        f"{sum(run.solved for run in finished)}/{len(finished)}" if ran else "none could be run"
+    )
+    return counts + (
+        f" ({len(ran) - len(finished)} unfinished)" if len(ran) > len(finished) else ""
+    )
 
 
 def _line(data: dict[str, Any]) -> Probed:

@@ -37,11 +37,11 @@ def need_store(store: Path) -> None:
     check_kind(store)
 
 
-def need_folder(store: Path, called: str, advice: str) -> None:
+def need_folder(store: Path, label: str, advice: str) -> None:
     """Raise `StoreError` with this advice if a store is no folder."""
     if not store.is_dir():
         kind = "is a file, not a folder" if store.exists() else "does not exist"
-        raise StoreError(f"{called} {kind}; {advice}")
+        raise StoreError(f"{label} {kind}; {advice}")
     check_kind(store)
 
 

@@ -98,21 +98,21 @@ def selected(
     25
     """
     chosen, passed = list(runs), ""
-    for key, wanted in keep.items():
-        if not wanted:
+    for key, allowed in keep.items():
+        if not allowed:
             continue
         field = _FIELDS[key]
         values = dict.fromkeys(getattr(run.model, field) for run in chosen)
         if key == "family":  # a layer's folder is not part of its name
-            wanted = [each.rpartition("/")[2] for each in wanted]
-        chosen = [run for run in chosen if getattr(run.model, field) in wanted]
+            allowed = [each.rpartition("/")[2] for each in allowed]
+        chosen = [run for run in chosen if getattr(run.model, field) in allowed]
         if not chosen:
             filters = f" with{passed}" if passed else ""
             raise SpecError(
                 f"no run of {name} passes the filters:{filters} it has only --{key} "
                 f"{', '.join(map(str, values))}"
             )
-        passed += f" --{key} {', '.join(map(str, wanted))}"
+        passed += f" --{key} {', '.join(map(str, allowed))}"
     if seeds:
         chosen = [replace(run, seed=seed) for run in chosen for seed in seeds]
     changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in chosen)
@@ -152,14 +152,14 @@ def _every(
 ) -> list[Made]:
     """What is made of every combination of the values, which are passed by name; what is wrong with
     some of them is added to `problems`, once each."""
-    made = []
+    combinations = []
     for values in itertools.product(*lists.values()):
         try:
-            made.append(make(**dict(zip(lists, values, strict=True))))
+            combinations.append(make(**dict(zip(lists, values, strict=True))))
         except (IthbitError, TypeError) as error:
             if str(error) not in problems:
                 problems.append(str(error))
-    return made
+    return combinations
 
 
 def _model(

@@ -238,8 +238,8 @@ def search(evaluate: InputEvaluator, n_bits: int, tries: int, seed: int = 0) -> 
     """
     generator = torch.Generator().manual_seed(seed)
     end = evaluate.tally.n_evaluated + tries
-    wanted = _CUDA_RESTARTS if evaluate.device.type == "cuda" else _RESTARTS
-    restarts = -(-wanted // n_bits) * n_bits
+    least_restarts = _CUDA_RESTARTS if evaluate.device.type == "cuda" else _RESTARTS
+    restarts = -(-least_restarts // n_bits) * n_bits
     bits, index, least = _random_phase(evaluate, n_bits, restarts, tries // _RANDOM_SHARE, seed)
     while evaluate.tally.n_evaluated + restarts * (2 * n_bits - 1) <= end:
         moved, at, value = _best_change(evaluate, bits, index)

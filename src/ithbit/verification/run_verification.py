@@ -100,7 +100,7 @@ def verify_model(
 
         def stage(name: str, action: Callable[..., object], *arguments: int) -> None:
             """Run one stage and record it, however it ends."""
-            tried, wrong, began = (
+            n_before, wrong, began = (
                 evaluate.tally.n_evaluated,
                 evaluate.tally.n_wrong,
                 time.perf_counter(),
@@ -108,11 +108,11 @@ def verify_model(
             try:
                 action(evaluate, n_bits, *arguments)
             finally:
-                done = {
-                    "tried": evaluate.tally.n_evaluated - tried,
+                counts = {
+                    "tried": evaluate.tally.n_evaluated - n_before,
                     "wrong": evaluate.tally.n_wrong - wrong,
                 }
-                stages.append({"name": name, **done, "seconds": time.perf_counter() - began})
+                stages.append({"name": name, **counts, "seconds": time.perf_counter() - began})
 
         try:
             if not (feasible and (count or n_inputs <= _BATCH)):
@@ -137,7 +137,7 @@ def verify_model(
     verdict: Verdict = "right on all inputs" if exhaustive else "not refuted"
     if failing:
         verdict = "refuted"
-    elif any(done["wrong"] for done in stages):  # in a batch, but not singly
+    elif any(counts["wrong"] for counts in stages):  # in a batch, but not singly
         verdict = "unsettled"
     return Verification(
         verdict,

@@ -220,8 +220,8 @@ def compiling(runs: list[RunSpec], context: TrainingContext) -> Iterator[Callabl
             yield lambda run: True
         return
     device, models = context.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
-    wanted = runs if context.kernels != "off" else []
-    for model, protocol in dict.fromkeys((run.model, run.protocol) for run in wanted):
+    kernel_runs = runs if context.kernels != "off" else []
+    for model, protocol in dict.fromkeys((run.model, run.protocol) for run in kernel_runs):
         if refusal(model, protocol, device) is None:
             models[protocol.batch_size, protocol.examples][model] = None
     with ExitStack() as stack:

@@ -46,8 +46,8 @@ class StackedStepper:
         # Compiled code works group by group anyway, and a user's layer gets the whole set.
         self.evaluation_batch = self.protocol.held_out_examples
         if self.name == "stacked":
-            wanted = self.evaluation_batch if device.is_cuda else self.protocol.batch_size
-            self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, wanted)
+            most = self.evaluation_batch if device.is_cuda else self.protocol.batch_size
+            self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, most)
 
     def losses(self, examples: Examples) -> Tensor:
         """The mean loss of each run."""

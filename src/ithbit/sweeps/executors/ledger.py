@@ -108,8 +108,8 @@ class Batch:
     layers: Mapping[str, str] = field(default_factory=dict, compare=False)  # their places, by code
 
     def __post_init__(self) -> None:
-        placed = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
-        normalize(self, shares=tuple(placed))
+        shares = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
+        normalize(self, shares=tuple(shares))
 
     @property
     def path(self) -> Path:
