@@ -138,7 +138,7 @@ def read_sweep(path: Path) -> list[RunSpec]:
     seeds = _every(parse_seeds, {"text": map(str, lists.get("seeds", []))}, problems)
     protocols = _every(Protocol, {key: _as_list(settings[key]) for key in settings}, problems)
     raise_problems(str(path), problems)
-    families = {"given": map(str, lists["family"]), "folder": [path.parent]}
+    families = {"layer_or_name": map(str, lists["family"]), "folder": [path.parent]}
     lists["family"] = _every(family_of, families, problems)
     by_field = {field: lists[key] for key, field in _FIELDS.items() if key in lists}
     models = _every(_model, by_field, problems)
