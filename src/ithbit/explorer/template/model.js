@@ -283,7 +283,7 @@ const ithbit = (() => {
     return linear(last, d, weights["head.weight"], weights["head.bias"])[0];
   };
 
-  // The logit of answer 1; NaN, which is no answer, for weights that may overflow single precision.
+  // The logit of answer 1; NaN, which is no answer, for weights that single precision may not bear.
   const answered = (model, value) => (model.finite ? value : NaN);
   const logit = (model, bits, index) => answered(model, run(model, bits, index, null));
   // The same, with everything on the way: the stream before and after each layer, maps, other rows.

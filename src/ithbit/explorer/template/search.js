@@ -3,7 +3,7 @@
 // changes from the least margins, then strings of two densities with a cut, and changes again.
 const hunting = (() => {
   const STARTS = 16, DRAWN = 1500, ROUNDS = 3;
-  const PATIENCE = 60_000; // inputs, besides the plain strings; about a minute at n = 64
+  const PATIENCE = 60_000; // inputs, beside the plain strings; about a minute at n = 64
 
   // Constant, one bit, cuts, periods, blocks; each followed by its complement, each once. The same
   // strings in the same order as tasks/structured.py.
