@@ -145,7 +145,7 @@ class Kind:
             return f"{self.name}, one cell by itself: no count of ours would differ."
         rest = f"; in {none} of {len(judged)} cells no count at all" if none else ""
         among = "" if shown == able else ", for example"
-        return f"{self.name}, one cell by itself: would differ{among} {text}{rest}."
+        return f"{self.name}, one cell by itself: would differ{among}: {text}{rest}."
 
     @property
     def smallest(self) -> float | None:
