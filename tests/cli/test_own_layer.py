@@ -54,7 +54,7 @@ def as_if_new(monkeypatch: pytest.MonkeyPatch):
     """Forgets every layer, as another process would know none."""
 
     def forget() -> None:
-        for known in ("_known", "_given_sources"):
+        for known in ("_registered", "_given_sources"):
             monkeypatch.setattr(layer_source, known, {})
         own_layer.stacking_obstacle.cache_clear()
 

@@ -166,7 +166,7 @@ def mine(tmp_path: Path) -> Path:
 @pytest.fixture
 def as_if_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """No layer is known, as in a process that has just begun."""
-    for known in ("_known", "_given_sources"):
+    for known in ("_registered", "_given_sources"):
         monkeypatch.setattr(layer_source, known, {})
 
 
@@ -206,7 +206,7 @@ def test_another_process_is_given_the_location_of_the_file(mine: Path, monkeypat
     run = RunSpec(model_of(mine), seed=0)
     given = sources([run, RunSpec(ModelSpec("rhi", "gru", 3), seed=0)])
     assert given == {run.model.code: f"{mine}:Mine"}
-    monkeypatch.setattr(layer_source, "_known", {})
+    monkeypatch.setattr(layer_source, "_registered", {})
     with pytest.raises(LayerError, match=r"the code of mine\.py:Mine \(.*\) is not known here"):
         layer_for(run.model)
     register_sources(given)
@@ -218,7 +218,7 @@ def test_another_process_is_given_the_location_of_the_file(mine: Path, monkeypat
 def test_code_that_does_not_fit_is_not_run(mine: Path, monkeypatch) -> None:
     run = RunSpec(model_of(mine), seed=0)
     given = sources([run])
-    monkeypatch.setattr(layer_source, "_known", {})
+    monkeypatch.setattr(layer_source, "_registered", {})
     register_sources(given)
     mine.write_text("raise RuntimeError('was run')\n")
     with pytest.raises(LayerError, match=r"mine\.py:Mine has changed: .* but this run has"):

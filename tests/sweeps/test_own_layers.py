@@ -46,7 +46,7 @@ def runs_of(given, *seeds: int, n: int = 3) -> list[RunSpec]:
 def test_a_file_that_changed_before_a_worker_read_it(tmp_path: Path, layers, monkeypatch) -> None:
     runs = runs_of(f"{layers}:RunningMean", 0)
     order = {"number": 1, "runs": [run.to_json() for run in runs], "layers": sources(runs)}
-    monkeypatch.setattr(layer_source, "_known", {})  # as in another process
+    monkeypatch.setattr(layer_source, "_registered", {})  # as in another process
     layers.write_text(layers.read_text() + "# changed\n")
     answers = io.StringIO()
     line = io.StringIO(json.dumps(order | {"seconds": 60.0}) + "\n")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder-layer-causal")
 _WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
 
-_known: dict[str, "LayerSource"] = {}  # by code
+_registered: dict[str, "LayerSource"] = {}  # by code
 _given_sources: dict[str, str] = {}  # by code: the location that another process of the user gave
 _recorded: dict[str, str] = {}  # by code: what a run folder says, see `recorded_layer.py`
 BUILDING = threading.RLock()  # torch's seed is global: one thread at a time draws weights
@@ -61,7 +61,7 @@ class LayerSource:
     digest: str  # drawn at random for a factory without a file
     source: str | None
     text: bytes = field(default=b"", repr=False)  # the file, as it was read
-    given: Callable[..., Any] | None = field(default=None, repr=False)
+    passed_factory: Callable[..., Any] | None = field(default=None, repr=False)
     must_be_class: bool = False  # only a record names it, in a module: a function is not called
 
     @property
@@ -75,8 +75,8 @@ class LayerSource:
     @cached_property
     def factory(self) -> Callable[..., Any]:
         """The callable itself. First access runs the file's code."""
-        if self.given is not None:
-            return self.given
+        if self.passed_factory is not None:
+            return self.passed_factory
         assert self.source is not None
         where, _, name = self.source.rpartition(":")
         if where in ("torch", "fla"):
@@ -228,7 +228,7 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSourc
             )
         is_package = bool(module.__spec__ and module.__spec__.parent)
         source = find_layer(f"{module.__name__ if is_package else path}:{factory_name}")
-        return register(replace(source, given=factory))
+        return register(replace(source, passed_factory=factory))
     try:
         text = inspect.getsource(factory)  # for the run folder, to be read by people
     except (OSError, TypeError):
@@ -254,7 +254,7 @@ def family_of(layer_or_name: str | Callable[..., Any], folder: Path = Path()) ->
 
 def layer_for(model: ModelSpec) -> LayerSource:
     """The layer of a model whose family is a user's layer, found by its code."""
-    if model.code not in _known:
+    if model.code not in _registered:
         where = _given_sources.get(model.code) or _recorded.get(model.code)
         if where is None:
             raise LayerError(
@@ -274,17 +274,18 @@ def layer_for(model: ModelSpec) -> LayerSource:
         place = where.rpartition(":")[0]
         ready = place in ("torch", "fla") or place.endswith(".py")
         if model.code not in _given_sources and not ready:
-            _known[model.code] = replace(source, must_be_class=True)
-    return _known[model.code]
+            _registered[model.code] = replace(source, must_be_class=True)
+    return _registered[model.code]
 
 
 def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
     """Where to load the layers of these runs from, by code, for `register_sources` elsewhere."""
     codes = dict.fromkeys(run.model.code for run in runs if run.model.code)
     by_code = {
-        code: _known[code].source if code in _known else _given_sources.get(code) for code in codes
+        code: _registered[code].source if code in _registered else _given_sources.get(code)
+        for code in codes
     }
-    recorded = {code for code in codes if code in _known and _known[code].must_be_class}
+    recorded = {code for code in codes if code in _registered and _registered[code].must_be_class}
     return {code: source for code, source in by_code.items() if source and code not in recorded}
 
 
@@ -293,7 +294,8 @@ def is_session_only(runs: Iterable[RunSpec]) -> bool:
     train it."""
     models = {run.model for run in runs}
     return any(
-        is_added(m.family) or (m.code in _known and _known[m.code].source is None) for m in models
+        is_added(m.family) or (m.code in _registered and _registered[m.code].source is None)
+        for m in models
     )
 
 
@@ -310,7 +312,7 @@ def learn_from_folder(code: str, source: str) -> None:
 
 def is_known(code: str) -> bool:
     """Whether this process knows a layer or where it is, other than from a run folder."""
-    return code in _known or code in _given_sources
+    return code in _registered or code in _given_sources
 
 
 def register(layer: LayerSource) -> LayerSource:
@@ -320,15 +322,15 @@ def register(layer: LayerSource) -> LayerSource:
             f"{_loading[-1]} trains or probes while it is imported; put that under "
             '`if __name__ == "__main__":`'
         )
-    previous = _known.get(layer.code)
+    previous = _registered.get(layer.code)
     same = previous is not None and (previous.family, previous.source) == (
         layer.family,
         layer.source,
     )
     same = same and previous is not None and not previous.must_be_class
-    if previous is not None and same and layer.given in (None, previous.given):
+    if previous is not None and same and layer.passed_factory in (None, previous.passed_factory):
         return previous  # its code may have run already
-    _known[layer.code] = layer
+    _registered[layer.code] = layer
     return layer
 
 

@@ -227,7 +227,7 @@ def _exported_rows(store: Path, path: Path) -> Records:
     rows = _read_table(path, COLUMNS, MODEL | PROTOCOL | RESULT | _CHECKED | FAILURE_KIND)
     run_ids: set[str] = set()
     runs: dict[str, int] = {}  # the row of each, by the id that its fields give
-    kept: list[bool] = []
+    is_valid: list[bool] = []
     kinds: list[str | None] = []
     set_aside = []
     for at, row in enumerate(rows.iter_rows(named=True), 1):
@@ -236,10 +236,10 @@ def _exported_rows(store: Path, path: Path) -> Records:
             if row["settings"] != "other" and run.run_id in runs:
                 raise ContradictionError(f"row {at} is the same run as row {runs[run.run_id]}")
             runs.setdefault(run.run_id, at)
-            kept.append(True)
+            is_valid.append(True)
         except ContradictionError as reason:
             set_aside.append(UnreadableRun(row["folder"], str(reason), row["run_id"]))
-            kept.append(False)
+            is_valid.append(False)
         except UnreadableError as wrong:
             raise StoreError(f"{path}: {wrong}; export it again") from None
         if row["run_id"] in run_ids:
@@ -250,7 +250,7 @@ def _exported_rows(store: Path, path: Path) -> Records:
     if rows.is_empty():
         raise StoreError(f"{path} has no rows: no runs were exported")
     rows = rows.with_columns(failure_kind=pl.Series(kinds, dtype=pl.String))
-    rows = rows.filter(pl.Series(kept, dtype=pl.Boolean)).with_columns(
+    rows = rows.filter(pl.Series(is_valid, dtype=pl.Boolean)).with_columns(
         solved=_SOLVED,
         verification=pl.when(_UNCHECKED)
         .then(pl.lit(BOUNDED))

@@ -74,13 +74,13 @@ class StackedStepper:
     def _next(self, count: int) -> Examples:
         """The next examples, from those drawn ahead: drawing batch by batch costs a small model a
         tenth of a step."""
-        drawn = self._drawn
-        if drawn.index.shape[1] < count or not torch.equal(self.rows.first, self._first):
+        examples = self._drawn
+        if examples.index.shape[1] < count or not torch.equal(self.rows.first, self._first):
             size = len(self.rows.keys) * count * self.model.n_bits
-            drawn = self._draw(max(1, min(_BATCHES, _BITS // size)), count)
-        self._drawn = Examples(drawn.bits[:, count:], drawn.index[:, count:])
+            examples = self._draw(max(1, min(_BATCHES, _BITS // size)), count)
+        self._drawn = Examples(examples.bits[:, count:], examples.index[:, count:])
         self._first = self.rows.first + count
-        return Examples(drawn.bits[:, :count], drawn.index[:, :count])
+        return Examples(examples.bits[:, :count], examples.index[:, :count])
 
     def learn(self, examples: Examples) -> None:
         """Take one optimiser step on these examples, which are the next."""
