@@ -34,7 +34,7 @@ class ModelVerdict:
     tone: Tone = "open"
 
 
-def how(spec: ModelSpec) -> str:
+def mechanism(spec: ModelSpec) -> str:
     """How such a model works, for a newcomer."""
     family = family_named(spec.family)
     others = "all tokens up to itself" if family.causal else "all tokens"
@@ -81,13 +81,13 @@ def samples(result: Result) -> str:
     return f"{sentence} Of {result.structured_tried:,} plain inputs, {kinds}, it gets {wrong}."
 
 
-def standing(found: Verification | None) -> ModelVerdict:
+def standing(verification: Verification | None) -> ModelVerdict:
     """What the run's verification record says.
 
     >>> standing(None).verdict
     'not verified'
     """
-    if found is None:
+    if verification is None:
         nothing = "These weights have not been searched for a wrong answer."
         return ModelVerdict("not verified", nothing, "The run has no record of `ithbit verify`.")
     meanings: dict[str, tuple[str, Tone]] = {
@@ -108,8 +108,10 @@ def standing(found: Verification | None) -> ModelVerdict:
             "good",
         ),
     }
-    meaning, tone = meanings.get(found.verdict, ("", "open"))
-    return ModelVerdict(found.verdict, meaning, f"On record: {found.sentence()}.", tone)
+    meaning, tone = meanings.get(verification.verdict, ("", "open"))
+    return ModelVerdict(
+        verification.verdict, meaning, f"On record: {verification.sentence()}.", tone
+    )
 
 
 def certified(certificate: Certificate) -> ModelVerdict:

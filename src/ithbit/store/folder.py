@@ -83,10 +83,10 @@ class RunFolder:
                 write_atomically(spec, json_bytes(head(self.run)))
                 return
         try:
-            found = read_json(str(spec)) or {}
+            stored = read_json(str(spec)) or {}
         except UnreadableError:
-            found = {}
-        if found.get("spec") != self.run.to_json():
+            stored = {}
+        if stored.get("spec") != self.run.to_json():
             raise StoreError(
                 f"{self.path} does not hold the run it is named after; "
                 "move it away or choose another --store"
@@ -124,8 +124,8 @@ class RunFolder:
 
     def result(self) -> Result | None:
         """The finished run's record, or None; raises `StoreError` if it is damaged."""
-        found = self.outcome()
-        return found if isinstance(found, Result) else None
+        outcome = self.outcome()
+        return outcome if isinstance(outcome, Result) else None
 
     def _damaged(self, reason: UnreadableError) -> StoreError:
         return StoreError(
@@ -144,10 +144,10 @@ class RunFolder:
 
     def keep_history(self, n_epochs: int) -> list[Epoch]:
         """Keep only the first epochs, and return them: later ones are trained again."""
-        kept = self.history()[:n_epochs]
+        history = self.history()[:n_epochs]
         if (self.path / "history.jsonl").exists():
-            self._write_history(kept)
-        return kept
+            self._write_history(history)
+        return history
 
     def complete_history(self, epochs: list[Epoch]) -> None:
         """Make sure that every epoch is recorded, before the run is finished.
@@ -208,7 +208,7 @@ class RunFolder:
         except OSError as error:  # a file that may not be read is not damaged
             raise StoreError(
                 f"cannot read {path}: {error.strerror or error}; make it readable, or move it away "
-                "to start the run anew"
+                "to start the run again"
             ) from error
         return checkpoint, None
 
@@ -224,11 +224,13 @@ class RunFolder:
                 raise ValueError("its tensors are not those of the model")
         if not all(torch.isfinite(value).all() for value in tensors.values()):
             raise ValueError("it holds numbers that are not finite")
-        done = int(metadata["epochs_done"])
-        if [epoch.epoch for epoch in self.history()[:done]] != list(range(1, done + 1)):
-            raise ValueError(f"the history lacks epochs before number {done}")
+        epochs_done = int(metadata["epochs_done"])
+        if [epoch.epoch for epoch in self.history()[:epochs_done]] != list(
+            range(1, epochs_done + 1)
+        ):
+            raise ValueError(f"the history lacks epochs before number {epochs_done}")
         best, bad = float.fromhex(metadata["plateau_best"]), int(metadata["plateau_bad_epochs"])
-        return Checkpoint(done, best, bad, tensors, metadata["started_at"])
+        return Checkpoint(epochs_done, best, bad, tensors, metadata["started_at"])
 
     def finish(
         self, result: Result, weights: dict[str, Tensor], state: Checkpoint | None = None
@@ -251,17 +253,17 @@ class RunFolder:
     def shorter(self) -> "RunFolder | None":
         """Of the finished runs in this store that differ from this one only in a smaller
         `max_epochs`, the one with the largest; None if there is none."""
-        found = []
+        candidates = []
         for path in self.path.parent.glob(f"{glob.escape(self.run.name)}-*/result.json"):
             with suppress(UnreadableError):
-                done = ended(str(path.parent))
-                run = done.spec if isinstance(done, Result) else self.run
+                outcome = ended(str(path.parent))
+                run = outcome.spec if isinstance(outcome, Result) else self.run
                 epochs = run.protocol.max_epochs
                 if epochs < self.run.protocol.max_epochs and self.run == replace(
                     run, protocol=replace(run.protocol, max_epochs=self.run.protocol.max_epochs)
                 ):
-                    found.append((epochs, run))
-        return RunFolder(self.path.parent, max(found)[1]) if found else None
+                    candidates.append((epochs, run))
+        return RunFolder(self.path.parent, max(candidates)[1]) if candidates else None
 
     def begin_as(self, shorter: "RunFolder", like: Mapping[str, Tensor]) -> Checkpoint | None:
         """Start from where a shorter run ended, with its history as the beginning of this one's;

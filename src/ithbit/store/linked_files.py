@@ -57,12 +57,12 @@ def check_linked_files(
     raises `UnreadableError` if it is about other weights than these (None: there are none)."""
     if weights_sha256 not in (None, record.weights_sha256):
         raise UnreadableError("verification.json is about other weights than those of the folder")
-    found, proof = record.found, record.found.proof
+    verification, proof = record.found, record.found.proof
     counts = proof and proof.verdict == PROVED and _has_certificate(folder, record)
-    claimed = proof is not None and (proof.outcome == "proved" or found.verdict == PROVED)
+    claimed = proof is not None and (proof.outcome == "proved" or verification.verdict == PROVED)
     if proof is not None and claimed and not counts:
-        found = found.with_proof(replace(proof, outcome="bounded", checked=""))
-    return replace(record, found=found)
+        verification = verification.with_proof(replace(proof, outcome="bounded", checked=""))
+    return replace(record, found=verification)
 
 
 def _has_certificate(folder: str, record: VerificationRecord) -> bool:

@@ -56,25 +56,25 @@ def merge(source: Path, target: Path) -> Merged:
         raise StoreError(f"{source} and {target} are the same store")
     with translate_os_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-    merged, found = Merged([], [], [], []), list(run_folders(source))
-    if not found and any(source.iterdir()):
+    merged, folders = Merged([], [], [], []), list(run_folders(source))
+    if not folders and any(source.iterdir()):
         raise StoreError(f"{source} holds no runs; {advice}")
-    for name, folder in found:
+    for name, folder in folders:
         status, why = recorded(source / folder)
-        there, why_there = recorded(target / folder)
+        recorded_status, reason = recorded(target / folder)
         not_run = status == "failed" and not _diverged(source / folder)
         if status == "set aside":
             merged.set_aside.append((folder, str(why)))
         elif folder_status(source / folder) not in ("done", "failed"):
             merged.unfinished.append(name)
-        elif (here := folder_status(target / folder)) in ("done", "running") or (
-            here in ("failed", "stopped") and not_run
+        elif (target_status := folder_status(target / folder)) in ("done", "running") or (
+            target_status in ("failed", "stopped") and not_run
         ):
             merged.already_there.append(name)
-            if here == "done" and _complete(source / folder, target / folder):
+            if target_status == "done" and _complete(source / folder, target / folder):
                 merged.completed.append(name)
-        elif there == "set aside" and _stays(target / folder):
-            merged.set_aside.append((folder, f"{target} has a damaged one: {why_there}"))
+        elif recorded_status == "set aside" and _stays(target / folder):
+            merged.set_aside.append((folder, f"{target} has a damaged one: {reason}"))
         elif (bad := _unreadable(source / folder)) is not None:
             merged.set_aside.append((folder, bad))
         else:
@@ -145,8 +145,8 @@ def _copy_in(source: Path, target: Path) -> bool:
             try:
                 os.replace(old, target)
             except OSError as again:
-                kept = f"{again.strerror or again}; the folder that was there is kept as {old}"
-                raise OSError(again.errno, kept) from error
+                message = f"{again.strerror or again}; the folder that was there is kept as {old}"
+                raise OSError(again.errno, message) from error
         if isinstance(error, shutil.Error):  # a list: source, target and why, of every file
             raise OSError(error.args[0][0][-1]) from error
         raise

@@ -204,8 +204,8 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
         pass  # reported by the next check
     check(model, schema(ModelSpec), f"{file}: model")
     # A field that the protocol lacks did not exist yet: its default applies.
-    given = {n: f for n, f in schema(Protocol).items() if protocol.get(n) is not None}
-    check(protocol, given, f"{file}: protocol")
+    fields = {n: f for n, f in schema(Protocol).items() if protocol.get(n) is not None}
+    check(protocol, fields, f"{file}: protocol")
     check(record, WHOSE, file)
     check(spec, _SEED, f"{file}: spec")
     if spec_id(spec) != record["run_id"]:
@@ -234,15 +234,15 @@ def _is_complete(part: Data, kind: type) -> bool:
 def check_spec(model: Data, seed: int, protocol: Data, where: str) -> RunSpec:
     """The run of a model and a protocol; refuse what cannot be built. Fields that this version
     lacks are ignored."""
-    known = [
+    settings = [
         {name: part[name] for name in schema(kind) if part.get(name) is not None}
         for kind, part in ((ModelSpec, model), (Protocol, protocol))
     ]
-    for name, value in (known[0] | known[1] | {"seed": seed}).items():
+    for name, value in (settings[0] | settings[1] | {"seed": seed}).items():
         if isinstance(value, int) and abs(value) > MAX_INT:
             raise ContradictionError(f"{where} has {name} = {value!r:.40}, which is too large")
     try:
-        return RunSpec(ModelSpec(**known[0]), seed, Protocol(**known[1]))
+        return RunSpec(ModelSpec(**settings[0]), seed, Protocol(**settings[1]))
     except SpecError as error:
         raise ContradictionError(f"{where}: {error}") from None
 

@@ -3,7 +3,7 @@
 A sweep file uses the vocabulary of the command line; every list is crossed with every other:
 
     task = ["rhi", "lhi"]
-    family = ["gru", "mamba2"]   # or your own layer, "layers.py:Mine", beside this file
+    family = ["gru", "mamba2"]   # or your own layer, "layers.py:Mine", in this folder
     layers = [1, 2]
     n = [8, 16]
     seeds = "0-4"
@@ -97,25 +97,25 @@ def selected(
     >>> len(selected(sweep_runs("paper"), "paper", {"family": ["gru"], "n": [8]}))
     25
     """
-    kept, passed = list(runs), ""
-    for key, wanted in keep.items():
-        if not wanted:
+    chosen, passed = list(runs), ""
+    for key, allowed in keep.items():
+        if not allowed:
             continue
         field = _FIELDS[key]
-        there = dict.fromkeys(getattr(run.model, field) for run in kept)
+        values = dict.fromkeys(getattr(run.model, field) for run in chosen)
         if key == "family":  # a layer's folder is not part of its name
-            wanted = [each.rpartition("/")[2] for each in wanted]
-        kept = [run for run in kept if getattr(run.model, field) in wanted]
-        if not kept:
-            given = f" with{passed}" if passed else ""
+            allowed = [each.rpartition("/")[2] for each in allowed]
+        chosen = [run for run in chosen if getattr(run.model, field) in allowed]
+        if not chosen:
+            filters = f" with{passed}" if passed else ""
             raise SpecError(
-                f"no run of {name} passes the filters:{given} it has only --{key} "
-                f"{', '.join(map(str, there))}"
+                f"no run of {name} passes the filters:{filters} it has only --{key} "
+                f"{', '.join(map(str, values))}"
             )
-        passed += f" --{key} {', '.join(map(str, wanted))}"
+        passed += f" --{key} {', '.join(map(str, allowed))}"
     if seeds:
-        kept = [replace(run, seed=seed) for run in kept for seed in seeds]
-    changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in kept)
+        chosen = [replace(run, seed=seed) for run in chosen for seed in seeds]
+    changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in chosen)
     return list(dict.fromkeys(changed))
 
 
@@ -138,7 +138,7 @@ def read_sweep(path: Path) -> list[RunSpec]:
     seeds = _every(parse_seeds, {"text": map(str, lists.get("seeds", []))}, problems)
     protocols = _every(Protocol, {key: _as_list(settings[key]) for key in settings}, problems)
     raise_problems(str(path), problems)
-    families = {"given": map(str, lists["family"]), "folder": [path.parent]}
+    families = {"layer_or_name": map(str, lists["family"]), "folder": [path.parent]}
     lists["family"] = _every(family_of, families, problems)
     by_field = {field: lists[key] for key, field in _FIELDS.items() if key in lists}
     models = _every(_model, by_field, problems)
@@ -152,14 +152,14 @@ def _every(
 ) -> list[Made]:
     """What is made of every combination of the values, which are passed by name; what is wrong with
     some of them is added to `problems`, once each."""
-    made = []
+    combinations = []
     for values in itertools.product(*lists.values()):
         try:
-            made.append(make(**dict(zip(lists, values, strict=True))))
+            combinations.append(make(**dict(zip(lists, values, strict=True))))
         except (IthbitError, TypeError) as error:
             if str(error) not in problems:
                 problems.append(str(error))
-    return made
+    return combinations
 
 
 def _model(

@@ -41,15 +41,15 @@ def test_closed_jobs_and_traces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [("{", "cannot be read"), ('{"schema": 99}', "has schema 99, this version reads 1")],
 )
-def test_a_damaged_batch_is_not_passed_over(tmp_path, text, told):
+def test_a_damaged_batch_is_not_passed_over(tmp_path, text, message):
     ledger = Ledger(tmp_path)
     with ledger.locked():
         batch = ledger.write([Share((RUN,))], "cpu")
     batch.path.write_text(text)
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=message):
         ledger.batches()
 
 

@@ -108,8 +108,8 @@ class Batch:
     layers: Mapping[str, str] = field(default_factory=dict, compare=False)  # their places, by code
 
     def __post_init__(self) -> None:
-        placed = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
-        normalize(self, shares=tuple(placed))
+        shares = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
+        normalize(self, shares=tuple(shares))
 
     @property
     def path(self) -> Path:
@@ -160,8 +160,8 @@ class Ledger:
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first."""
-        found = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
-        return [batch for batch in found if batch is not None]
+        batches = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
+        return [batch for batch in batches if batch is not None]
 
     def shares(self) -> list[Share]:
         """The shares of all batches, oldest first."""
