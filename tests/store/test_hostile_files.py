@@ -2,7 +2,6 @@
 the store, values that no run has."""
 
 import json
-import re
 import shutil
 import tracemalloc
 import zipfile
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
 from tests.support.paths import WEIGHTS
 from tests.support.synthetic_store import Plan, paper_plans, write_run, write_store
 
@@ -20,13 +18,14 @@ from ithbit.reporting.page.page import render_page
 from ithbit.spec import ModelSpec, RunSpec, spec_id
 from ithbit.store import frame, linked_files
 from ithbit.store.bounded_json import MOST_VALUES, bounded_json
-from ithbit.store.folder import Checkpoint, RunFolder
+from ithbit.store.folder import RunFolder
 from ithbit.store.frame import export, load_rows
 from ithbit.store.merging import merge
 from ithbit.store.packed import pack
 from ithbit.store.probed import probed_layers
 from ithbit.store.reading import read_history
 from ithbit.theory.certificate_file import CertificateError, read_certificate
+from ithbit.verification.proofs.branch_and_bound import read_part
 
 RUN = RunSpec(ModelSpec("lhi", "gru", 8), 0)
 MANY = b"[" + b"[]," * (MOST_VALUES // 2 + 1) + b"[]]"
@@ -217,20 +216,8 @@ def test_a_weights_file_of_endless_names_has_no_owner() -> None:
     tracemalloc.stop()
 
 
-def most_memory() -> int:
-    """The most memory that this process has used, in KiB."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1])
-
-
-def test_a_checkpoint_of_endless_numbers_is_not_read(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "store", RUN)
-    folder.create()
-    like = {"a": torch.zeros(3)}
-    folder.save(Checkpoint(0, 1.0, 0, {"a": torch.zeros(20_000_000)}, "now"))
-    Path("/proc/self/clear_refs").write_text("5")  # the greatest memory used is that of now
-    before = most_memory()
-    kept, remark = folder.load(like)
-    assert kept is None
-    assert "its tensors are not those of the model" in str(remark)
-    assert most_memory() < before + (40 << 10)
+def test_an_unfinished_search_without_end_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "proof.part.safetensors", "wb") as file:
+        file.truncate(1 << 40)  # no bytes on disk
+    with pytest.raises(CertificateError, match="more than 1,073,741,824 bytes"):
+        read_part(tmp_path / "proof.part.safetensors", "0" * 64, 8)
