@@ -29,7 +29,10 @@ ALLOWED: dict[str, set[str]] = {
         "__version__",
     },
     "sweeps": {"errors", "families", "spec", "tasks", "models", "store", "engine", "published"},
-    "theory": {"errors", "families", "spec", "tasks", "layouts", "store.writing"},
+    "theory": {
+        *("errors", "families", "spec", "tasks", "layouts"),
+        *("store.writing", "store.bounded_json"),
+    },
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verification": {
         *("errors", "families", "spec", "tasks", "layouts", "models", "store", "engine", "theory"),

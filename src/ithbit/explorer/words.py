@@ -92,19 +92,19 @@ def standing(verification: Verification | None) -> ModelVerdict:
         return ModelVerdict("not verified", nothing, "The run has no record of `ithbit verify`.")
     meanings: dict[str, tuple[str, Tone]] = {
         "right on all inputs": (
-            "Every possible input was tried, and every answer is right.",
+            "By its record every possible input was tried, and every answer was right.",
             "good",
         ),
         "refuted": ("There is an input that it gets wrong, whatever random tests say.", "bad"),
         "not refuted": ("A search found no wrong answer. That is no proof: one may exist.", "open"),
         "unsettled": ("Some answers are so close that rounding decides them.", "open"),
         "bounded (unchecked)": (
-            "Bounds say that all answers are right, but no second program has checked them.",
+            "By its record bounds say that all answers are right, unchecked by a second program.",
             "open",
         ),
         "proved on all inputs": (
-            "A proof covers every possible input: all answers are right, in exact arithmetic. "
-            "A second program has checked it.",
+            "By its record a proof covers every possible input: all answers are right, in exact "
+            "arithmetic. A second program has checked it; this page has not.",
             "good",
         ),
     }

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
+from ithbit.store.linked_files import need_within
 from ithbit.store.reading import (
     ended,
     load_verification,
@@ -78,6 +79,7 @@ class RunFolder:
         """Create the folder with its spec; raise `StoreError` if it holds another run."""
         with translate_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+            need_within(self.path)
             spec = self.path / "spec.json"
             if not spec.exists():
                 write_atomically(spec, json_bytes(head(self.run)))
@@ -101,8 +103,9 @@ class RunFolder:
         train side by side, which costs time and changes nothing.
         """
         with translate_os_errors(self.path):
-            # A FIFO in its place must not block.
+            # A FIFO in its place must not block, and a link would create a file elsewhere.
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            flags |= os.O_NOFOLLOW
             lock = open(os.open(self.path / "lock", flags, 0o666), "ab")  # noqa: SIM115
         with lock:
             try:
@@ -165,7 +168,11 @@ class RunFolder:
     def append_epoch(self, epoch: Epoch) -> None:
         """Add one line to the history."""
         line = json.dumps(asdict(epoch)) + "\n"
-        with translate_os_errors(self.path), open(self.path / "history.jsonl", "a+b") as file:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            translate_os_errors(self.path),
+            open(os.open(self.path / "history.jsonl", flags, 0o666), "a+b") as file,
+        ):
             # A line torn by a crash must not corrupt the next one.
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
                 line = "\n" + line
@@ -329,6 +336,7 @@ def keep_verification(folder: Path, record: VerificationRecord) -> Path | None:
     record is renamed, not replaced: its new path is returned."""
     aside = None
     with translate_os_errors(folder):
+        need_within(folder)
         try:
             if load_verification(str(folder)) == record:
                 return None

@@ -44,6 +44,7 @@ from ithbit.store.reading import (
     WHOSE,
     in_order,
     is_export,
+    open_regular,
     read_history,
     read_run,
     read_verification,
@@ -61,6 +62,7 @@ from ithbit.store.status import need_runs
 from ithbit.store.writing import in_memory, write_output
 
 _EPOCH = schema(Epoch)
+_MOST_CELLS, _MOST_TEXT = 1 << 26, 1 << 29  # of an exported table; bytes of CSV
 # Of the proof that a second implementation confirmed, if one did: without it none counts as such.
 _CHECKED = {"certificate_sha256": schema(Proof)["certificate_sha256"]}
 
@@ -216,7 +218,9 @@ def _values(data: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, A
     """The fields of a record as values of a row: defaults if missing, JSON text if nested."""
     values = {}
     for name, field in fields.items():
-        value = data.get(name, None if field.default is MISSING else field.default)
+        value = data.get(name)
+        if value is None and field.default is not MISSING:
+            value = field.default
         plain = value is None or field.kind in KINDS
         values[name] = value if plain else json.dumps(value, sort_keys=True)
     return values
@@ -299,9 +303,8 @@ def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]
     Raises `StoreError` on anything else.
     """
     try:
+        _need_moderate(path, _MOST_CELLS // len(columns))
         if path.suffix == ".csv":
-            if not path.read_bytes().endswith(b"\n"):
-                raise StoreError(f"{path} ends in the middle of a line; copy it again")
             frame = pl.read_csv(path, infer_schema=False)
         else:
             frame = pl.read_parquet(path)
@@ -327,7 +330,28 @@ def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]
             raise StoreError(f"{path}: the column {name!r} has {kinds}")
     lacking = later.keys() - set(frame.columns)
     frame = frame.with_columns(pl.lit(later[name], columns[name]).alias(name) for name in lacking)
+    given = {name: value for name, value in later.items() if value is not None}
+    frame = frame.with_columns(pl.col(name).fill_null(given[name]) for name in given)
     return frame.select(list(columns))
+
+
+def _need_moderate(path: Path, most_rows: int) -> None:
+    """Raise `StoreError` for a table with more rows or text than fit in memory, before it is read:
+    a small Parquet file may hold any number of equal rows."""
+    if path.suffix == ".csv":
+        rows, size, end = 0, 0, b""
+        with open_regular(path) as file:
+            while size <= _MOST_TEXT and (part := file.read(1 << 20)):
+                rows, size, end = rows + part.count(b"\n"), size + len(part), part[-1:]
+        if end != b"\n" and size <= _MOST_TEXT:
+            raise StoreError(f"{path} ends in the middle of a line; copy it again")
+    else:
+        size, rows = 0, pl.scan_parquet(path).select(pl.len()).collect().item()  # of the footer
+    if rows > most_rows or size > _MOST_TEXT:
+        raise StoreError(
+            f"{path} is too large to be read: such a table may have {most_rows:,} rows and, as "
+            f"CSV, {_MOST_TEXT >> 20:,} MiB; export fewer runs"
+        )
 
 
 def _parsed(path: Path, texts: pl.Series, kind: Any) -> pl.Series:

@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 from ithbit.errors import StoreError
-from ithbit.store.linked_files import open_regular
+from ithbit.store.linked_files import leads_out, read_regular
 from ithbit.store.reading import run_folders
 from ithbit.store.status import need_runs
 from ithbit.store.writing import in_memory, write_output
@@ -80,10 +80,14 @@ def pack(store: Path, out: Path) -> Path:
                     continue
                 for name, path in files.items():
                     if path.exists():
+                        if leads_out(path, store):
+                            raise StoreError(
+                                f"{path} is a link that leads out of the store; replace it by a "
+                                "file, or move the folder out of the store"
+                            )
                         entry = zipfile.ZipInfo(f"{folder}/{name}", _WHEN)
                         entry.compress_type = zipfile.ZIP_DEFLATED
-                        with open_regular(str(path)) as file:
-                            archive.writestr(entry, file.read())
+                        archive.writestr(entry, read_regular(path))
 
     return write_output(out, in_memory(write))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ithbit.families import Task
-from ithbit.spec import since_0_2
+from ithbit.spec import Protocol, since_0_2
 from ithbit.store.reading import read_json
 from ithbit.store.records import Amount, Count, FromOne, Share
-from ithbit.store.schema import UnreadableError, read_as
+from ithbit.store.schema import UnreadableError, check, read_as, schema
 
 Ended = Literal[  # time: may continue
     "solved", "loss", "epochs", "consistency", "time", "not finite", "failed"
@@ -103,6 +103,13 @@ def _count(runs: list[ProbedRun]) -> str:
     )
 
 
+def _protocol(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a protocol that the data have; raises `UnreadableError` for other values."""
+    known = {name: field for name, field in schema(Protocol).items() if data.get(name) is not None}
+    check(data, known, "its protocol")
+    return {name: data[name] for name in known}
+
+
 def _line(data: dict[str, Any]) -> Probed:
     cells: dict[str, list[ProbedRun]] = {}
     for run in map(_run, data["runs"]):
@@ -118,5 +125,5 @@ def _line(data: dict[str, Any]) -> Probed:
         ", ".join(f"{name}: {_count(runs)}" for name, runs in cells.items()),
         tuple(map(int, data["causal_rank"].get("ranks") or ())),
         tuple(map(float, data["causal_rank"].get("singular_values") or ())),
-        dict(data.get("protocol") or {}),
+        _protocol(dict(data.get("protocol") or {})),
     )

@@ -295,8 +295,7 @@ def problem_of(share: Share) -> str | None:
     if trace[-1].startswith("error "):
         return trace[-1].removeprefix("error ")
     if trace[-1].startswith("started") and share.attempt > 1:
-        log = share.log.read_text(errors="replace") if share.log.exists() else ""
-        lines = log.strip().splitlines()
+        lines = share.log_lines()
         last = f": {lines[-1]}" if lines else ""
         return f"ithbit did not come up on a node, {trace[-1].removeprefix('started ')}{last}"
     return None
