@@ -69,7 +69,7 @@ def list_explorable_pages(app: Any, docname: str, source: list[str]) -> None:
 
 
 def add_plain_pages(app: Any, error: Exception | None) -> None:
-    """Beside what Sphinx makes: the explorable pages as they are, and a way in at the top."""
+    """Add to what Sphinx makes: the explorable pages as they are, and a link to them at the top."""
     if error is None:
         for page in EXPLORE.glob("*.html"):
             shutil.copy(page, Path(app.outdir) / "docs" / "explore" / page.name)

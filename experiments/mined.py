@@ -74,7 +74,7 @@ def trained_on(
     return save({name: value.detach()[0].cpu() for name, value in params.items()})
 
 
-def mend(folder: Path, device: Device, given: argparse.Namespace) -> dict[str, Any]:
+def retrain(folder: Path, device: Device, given: argparse.Namespace) -> dict[str, Any]:
     """Train one run further, round after round; return its row."""
     stored = read_stored_run(folder)
     run, weights = stored.spec, stored.weights
@@ -123,15 +123,15 @@ def main() -> None:
         for folder in finished_folders(opened(store)):
             record = read_verification(str(folder))
             if record and record.found.verdict == "refuted" and given.only in folder.name:
-                rows.append(mend(folder, device, given))
+                rows.append(retrain(folder, device, given))
                 print(*rows[-1].values(), sep=", ", flush=True)
                 if given.csv:
                     with given.csv.open("w", newline="", encoding="utf-8") as file:
                         writer = csv.DictWriter(file, rows[0])
                         writer.writeheader()
                         writer.writerows(rows)
-    mended = [row["after"] != "refuted" for row in rows if row["before"] == "refuted"]
-    print(f"{sum(mended)} of {len(mended)} runs that are refuted here are no longer refuted")
+    fixed = [row["after"] != "refuted" for row in rows if row["before"] == "refuted"]
+    print(f"{sum(fixed)} of {len(fixed)} runs that are refuted here are no longer refuted")
 
 
 if __name__ == "__main__":

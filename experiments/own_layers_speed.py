@@ -173,7 +173,7 @@ def our_seconds(
     with tempfile.TemporaryDirectory() as store:
         for done in run_all(runs, Path(store), TrainingOptions(device, workers=1), watch):
             assert isinstance(done, Result), done
-            assert done.environment["path"] == "module"
+            assert done.stepper == "module"
     begun = max(when for epoch, when in ends if epoch == 1)
     later = [when for _, when in ends if when > begun]
     return (max(later) - begun) / len(later), said

@@ -61,7 +61,7 @@ def main() -> None:
         run_all(runs, given.store, TrainingOptions(given.device), watch)
     finally:
         seconds = keep()
-        how = ", ".join(sorted({result.environment["path"] for result in done.values()}))
+        how = ", ".join(sorted({result.stepper for result in done.values()}))
         solved = sum(result.solved for result in done.values())
         print(
             f"{len(done)} of {len(runs)} runs, {solved} solved, by {how}: {seconds:.1f} s, "

@@ -147,7 +147,7 @@ def side_of(runs: Sequence[RunSpec], side: StepperName, store: Path, known: Know
     own = [RunFolder(store / side, run).outcome() for run in runs]
     for found in own:
         if isinstance(found, Result):
-            assert found.environment["path"] == side, f"{found.spec.name} is not of {side}"
+            assert found.stepper == side, f"{found.spec.name} is not of {side}"
     elsewhere = [
         reused(run, side, known) for run, found in zip(runs, own, strict=True) if found is None
     ]

@@ -257,7 +257,7 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes that check the contract of a layer for as long as the corpus of layers is checked,
-    which takes most of the time of a small probe; for tests of what is told."""
+    which takes most of the time of a small probe; for tests of what is reported."""
     monkeypatch.setattr("ithbit.contract.layer_facts.CHECK_SECONDS", 0.35)
 
 

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.support.paths import ROOT
 
 import ithbit
 
 SOURCE = Path(ithbit.__file__).parent
 
-# What each part of the package may import, beside itself.
+# What each part of the package may import, besides itself.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "families": {"errors"},
@@ -28,7 +29,10 @@ ALLOWED: dict[str, set[str]] = {
         "__version__",
     },
     "sweeps": {"errors", "families", "spec", "tasks", "models", "store", "engine", "published"},
-    "theory": {"errors", "families", "spec", "tasks", "layouts", "store.writing"},
+    "theory": {
+        *("errors", "families", "spec", "tasks", "layouts"),
+        *("store.writing", "store.bounded_json"),
+    },
     "reference": {"errors", "families", "spec", "tasks", "models"},
     "verification": {
         *("errors", "families", "spec", "tasks", "layouts", "models", "store", "engine", "theory"),
@@ -135,6 +139,20 @@ def test_every_part_is_known() -> None:
     parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in MODULES}
     assert {"tasks", "models", "kernels", "engine", "sweeps", "theory", "cli"} <= parts
     assert parts <= ALLOWED.keys() | EVERYTHING
+
+
+def listed_parts(page: str) -> list[str]:
+    """The parts of the package in the order in which the page's tree lists them."""
+    tree = page.split("```text\nsrc/ithbit/\n")[1].split("```")[0]
+    return re.findall(r"^  (\w+)(?:/|\.py) ", tree, re.MULTILINE)
+
+
+def test_the_page_lists_every_part_below_those_that_it_may_import() -> None:
+    listed = listed_parts((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(ALLOWED.keys() | {"cli"})
+    for part, allowed in ALLOWED.items():
+        above = set(listed[: listed.index(part)]) | {"__version__"}
+        assert {name.split(".")[0] for name in allowed} <= above, part
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def raise_problems(subject: str, problems: list[str]) -> None:
 
 
 def one_of(
-    problem: str, given: object, choices: Iterable[Choice], error: type[IthbitError] = SpecError
+    problem: str, value: object, choices: Iterable[Choice], error: type[IthbitError] = SpecError
 ) -> Choice:
     """The choice that is given; raise an error if there is no such choice.
 
@@ -82,10 +82,10 @@ def one_of(
     ...
     ithbit.errors.SpecError: unknown task 'rhu'; choose one of rhi, lhi
     """
-    known = list(choices)
-    if given in known:
-        return known[known.index(given)]
-    raise error(f"{problem} {given!r}; choose one of {', '.join(known)}")
+    options = list(choices)
+    if value in options:
+        return options[options.index(value)]
+    raise error(f"{problem} {value!r}; choose one of {', '.join(options)}")
 
 
 def first_of(names: Sequence[str], most: int) -> str:
@@ -110,14 +110,14 @@ def as_int(name: str, value: Any) -> int:
     ithbit.errors.SpecError: n must be a whole number, got '4'
     """
     try:
-        found = None if isinstance(value, bool) else index(value)
+        number = None if isinstance(value, bool) else index(value)
     except TypeError:
-        found = None
-    if found is None:
+        number = None
+    if number is None:
         raise SpecError(f"{name} must be a whole number, got {value!r}")
-    if abs(found) >= _TOO_LONG:
+    if abs(number) >= _TOO_LONG:
         raise SpecError(f"{name} must have at most 1,000 digits")
-    return found
+    return number
 
 
 def number(name: str, value: Any) -> float:
@@ -153,10 +153,10 @@ def check_numbers(subject: str, spec: Any, called: dict[str, str] | None = None)
         if field.type in (int, float):
             read = as_int if field.type is int else number
             try:
-                label, given = (called or {}).get(field.name, field.name), getattr(spec, field.name)
-                normalize(spec, **{field.name: read(label, given)})
+                label, value = (called or {}).get(field.name, field.name), getattr(spec, field.name)
+                normalize(spec, **{field.name: read(label, value)})
             except SpecError as error:
                 problems.append(str(error))
-        elif field.type is bool and not isinstance(given := getattr(spec, field.name), bool):
-            problems.append(f"{field.name} must be True or False, got {given!r}")
+        elif field.type is bool and not isinstance(value := getattr(spec, field.name), bool):
+            problems.append(f"{field.name} must be True or False, got {value!r}")
     raise_problems(subject, problems)

@@ -110,7 +110,7 @@ def write_sets(
     task: str, n_bits: int, folder: Path, seeds: list[int], exhaustive: bool = False
 ) -> list[Path]:
     """Write the sets of a task and length; return the files."""
-    chosen = task_named(task)
+    known_task = task_named(task)
     sets = _made(n_bits, seeds, exhaustive)
     paths = []
     for each in sets:
@@ -124,13 +124,13 @@ def write_sets(
             paths.append(write_output(folder / f"{each.name}.{ending}", in_memory(write)))
     record = {
         "schema": SCHEMA,
-        "task": chosen,
+        "task": known_task,
         "n_bits": n_bits,
         "seeds": seeds,
         "sets": {each.name: len(each.index) for each in sets},
     }
     paths.append(write_output(folder / "data.json", json_bytes(record)))
-    paths.append(write_text(folder / "README.md", _readme(chosen, n_bits, sets)))
+    paths.append(write_text(folder / "README.md", _readme(known_task, n_bits, sets)))
     return paths
 
 
@@ -203,12 +203,12 @@ class Score(Printable):
 
     def successes(self) -> list[tuple[str, str, str]]:
         """Model, depth and successes: this model above the published ones of its task and n."""
-        theirs = [
+        published_rows = [
             (row.label, str(row.n_layers), f"{row.successes[self.n_bits]}/{RUNS_PER_CELL}")
             for row in published().successes
             if row.task == self.task and self.n_bits in row.successes
         ]
-        return [(self.name, "", f"{self.solved} of {_sets(self.held_out)}"), *theirs]
+        return [(self.name, "", f"{self.solved} of {_sets(self.held_out)}"), *published_rows]
 
     def render(self) -> Iterator[Any]:
         from rich.box import SIMPLE_HEAD
@@ -243,22 +243,22 @@ def _sets(held_out: dict[int, float]) -> str:
     return pluralize(len(held_out), "held-out set")
 
 
-def _shares(found: dict[str, float] | dict[int, float]) -> str:
-    return ", ".join(f"{label}: {share_text(share)}" for label, share in found.items())
+def _shares(shares: dict[str, float] | dict[int, float]) -> str:
+    return ", ".join(f"{label}: {share_text(share)}" for label, share in shares.items())
 
 
 def score(predictions: Path, data: Path, name: str = "yours") -> Score:
     """Score a file of predictions against the sets of a folder."""
     task, n_bits, sets = read_sets(data)
-    given = _read(predictions, sum(len(each.index) for each in sets.values()))
-    unknown = sorted(set(given) - set(sets))
+    answers = _read(predictions, sum(len(each.index) for each in sets.values()))
+    unknown = sorted(set(answers) - set(sets))
     if unknown:
         raise SpecError(
             f"{predictions} answers {', '.join(unknown)}; the sets of {data} are {', '.join(sets)}"
         )
-    if "held_out" not in given:
+    if "held_out" not in answers:
         raise SpecError(f"{predictions} does not answer the set held_out, which the score needs")
-    right = {name: _right(given[name], sets[name], predictions) for name in given}
+    right = {name: _right(answers[name], sets[name], predictions) for name in answers}
     exhaustive = right.get("exhaustive")
     return Score(
         task,
@@ -297,25 +297,25 @@ def _read(path: Path, inputs: int) -> dict[str, NDArray[Any]]:
     missing = [name for name in ("set", "number", "prediction") if name not in frame.columns]
     if missing:
         raise SpecError(f"{path} lacks the columns {', '.join(missing)}")
-    found = {}
+    predictions = {}
     for (name,), part in frame.group_by("set"):
         part = part.sort("number")
         if part["number"].to_list() != list(range(part.height)):
             raise SpecError(f"{path} must answer every number of the set {name} once, from 0 on")
-        found[str(name)] = part["prediction"].to_numpy()
-    return found
+        predictions[str(name)] = part["prediction"].to_numpy()
+    return predictions
 
 
-def _right(given: NDArray[Any], wanted: InputSet, path: Path) -> NDArray[np.bool_]:
-    answers = np.asarray(given)
-    if answers.shape != wanted.index.shape:
+def _right(predictions: NDArray[Any], inputs: InputSet, path: Path) -> NDArray[np.bool_]:
+    answers = np.asarray(predictions)
+    if answers.shape != inputs.index.shape:
         raise SpecError(
-            f"{path} has {answers.shape} answers to {wanted.name}, which has "
-            f"{len(wanted.index)} inputs; give one answer each"
+            f"{path} has {answers.shape} answers to {inputs.name}, which has "
+            f"{len(inputs.index)} inputs; give one answer each"
         )
     if answers.dtype.kind not in "biuf" or not np.isin(answers, (0, 1)).all():
-        raise SpecError(f"answers are 0 or 1; {path} has others in {wanted.name}")
-    return np.asarray(answers == wanted.answer)
+        raise SpecError(f"answers are 0 or 1; {path} has others in {inputs.name}")
+    return np.asarray(answers == inputs.answer)
 
 
 def _by_label(right: NDArray[np.bool_], of: InputSet) -> dict[Any, float]:

@@ -142,8 +142,8 @@ def group(task: Task, family: str, n_layers: int) -> Group:
     >>> group("rhi", "layers.py:Mine", 1)
     'own layer'
     """
-    known = family_named(family).min_layers
-    if task not in known:
+    min_layers = family_named(family).min_layers
+    if task not in min_layers:
         return "own layer"
-    least = known[task]
+    least = min_layers[task]
     return "constructive" if least is not None and n_layers >= least else "stress test"

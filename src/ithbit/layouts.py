@@ -165,7 +165,7 @@ def model_shapes(spec: ModelSpec) -> dict[str, Shape]:
         "leave": part_shapes(layout.leave, spec),
         "head": {"weight": (1, spec.d_model), "bias": (1,)},
     }
-    found: dict[str, Shape] = {"embed": (spec.d_model, N_FEATURES)}
+    shapes: dict[str, Shape] = {"embed": (spec.d_model, N_FEATURES)}
     for prefix, members in parts.items():
-        found |= {f"{prefix}.{name}": shape for name, shape in members.items()}
-    return found
+        shapes |= {f"{prefix}.{name}": shape for name, shape in members.items()}
+    return shapes

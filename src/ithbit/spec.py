@@ -222,17 +222,17 @@ class Protocol:
             )
         raise_problems("protocol", problems)
 
-    def changed(self, **given: Any) -> "Protocol":
+    def changed(self, **settings: Any) -> "Protocol":
         """A copy with the given settings; None leaves a setting unchanged. With consistency,
         examples are blocks unless something else is given.
 
         >>> Protocol().changed(consistency=1.0).examples
         'blocks'
         """
-        given = {name: value for name, value in given.items() if value is not None}
-        if given.get("consistency") and self.examples == "uniform":
-            given = {"examples": "blocks"} | given
-        return replace(self, **given)
+        settings = {name: value for name, value in settings.items() if value is not None}
+        if settings.get("consistency") and self.examples == "uniform":
+            settings = {"examples": "blocks"} | settings
+        return replace(self, **settings)
 
     @property
     def epoch_steps(self) -> int:

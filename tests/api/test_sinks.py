@@ -1,4 +1,4 @@
-"""Training told to others: what TensorBoard reads back is what the store has."""
+"""Training reported to others: what TensorBoard reads back is what the store has."""
 
 import errno
 import json
@@ -74,6 +74,6 @@ def test_a_full_disk_ends_the_curves_and_not_the_runs(tmp_path, monkeypatch, cap
     assert [run.epochs for run in runs] == [2, 2]
     (said,) = capfd.readouterr().err.splitlines()
     assert said == (
-        f"ithbit: cannot write {tmp_path / 'b'}: No space left on device; training goes on "
+        f"ithbit: cannot write {tmp_path / 'b'}: No space left on device; training continues "
         "without TensorBoard"
     )

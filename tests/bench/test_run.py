@@ -1,4 +1,4 @@
-"""The bench for real, tiny and on a CPU; what fails is told and the rest goes on."""
+"""The bench for real, tiny and on a CPU; what fails is reported and the rest continues."""
 
 import json
 from pathlib import Path
@@ -29,21 +29,21 @@ def test_every_family_is_there_and_at_its_deepest() -> None:
 @pytest.mark.slow  # tests/experiments has a shorter one
 def test_a_tiny_bench_on_a_cpu(monkeypatch) -> None:
     monkeypatch.setattr("ithbit.bench.run.usable_cores", lambda: 1)  # one worker
-    kept, told = [], []
-    result = bench((4,), (2,), "cpu", 2, 1, True, TINY, told.append, kept.append)
+    kept, messages = [], []
+    result = bench((4,), (2,), "cpu", 2, 1, True, TINY, messages.append, kept.append)
     assert [(row.task, row.family, row.layers) for row in result.rows] == list(TINY)
     assert [set(row.seconds) for row in result.rows] == [{"reference", "stacked", "compiled"}] * 2
     assert all(seconds > 0 for row in result.rows for seconds in row.seconds.values())
     assert [len(part.rows) for part in kept] == [1, 2]
     assert kept[-1] == result
     assert result.remarks == ("no kernels: the kernels need a CUDA GPU, and this run is on a CPU",)
-    assert any("ceilings" in text for text in told)
+    assert any("ceilings" in text for text in messages)
 
 
 def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")  # no worker of the stacked models starts
-    told: list[str] = []
-    result = bench((4,), (1,), "cpu", 1, 1, True, TINY, told.append)
+    messages: list[str] = []
+    result = bench((4,), (1,), "cpu", 1, 1, True, TINY, messages.append)
     assert [set(row.seconds) for row in result.rows] == [{"reference"}] * 2
     no_word = "a worker failed: no word"
     assert [row.errors for row in result.rows] == [{"stacked": no_word, "compiled": no_word}] * 2

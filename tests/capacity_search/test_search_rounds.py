@@ -91,8 +91,8 @@ def test_a_run_that_is_refuted_does_not_count(store, tmp_path) -> None:
                 worst=replace(record.found.worst, margin=-1.0),
             )  # fmt: skip
             keep_verification(store / run.folder, replace(record, found=wrong))
-        fallen = Search(ASK, store, SHORT).state(MODEL)
-        assert fallen.train or fallen.bracket.low != low
+        refuted = Search(ASK, store, SHORT).state(MODEL)
+        assert refuted.train or refuted.bracket.low != low
     finally:
         for path in kept.values():
             path.unlink(missing_ok=True)
@@ -118,8 +118,8 @@ def test_structured_inputs_count_until_a_run_is_verified(store, tmp_path) -> Non
     assert Search(ASK, tmp_path / "copy", SHORT).state(MODEL).bracket == found.bracket
     for path in folders:
         (path / "verification.json").unlink(missing_ok=True)
-    fallen = Search(ASK, tmp_path / "copy", SHORT).state(MODEL)
-    assert fallen.train or fallen.bracket.low != low
+    refuted = Search(ASK, tmp_path / "copy", SHORT).state(MODEL)
+    assert refuted.train or refuted.bracket.low != low
 
 
 def test_records_travel_with_the_weights_that_may_have_to_be_verified(store, tmp_path) -> None:

@@ -53,8 +53,8 @@ def test_the_pages_count_the_runs_of_the_records(store: Path) -> None:
         model = result["spec"]["model"]
         core += is_core(model["task"], model["family"], model["n_layers"], model["d_model"])
         verdicts += (folder / "verification.json").is_file()
-    told = f"the {devices.total():,} runs behind the atlas, {verdicts} of them verified"
-    assert told in " ".join(README.split())
+    sentence = f"the {devices.total():,} runs behind the atlas, {verdicts} of them verified"
+    assert sentence in " ".join(README.split())
     on_gpu = f"{devices['cuda']:,} runs were trained on an H200, with the kernels of commit c746d8a"
     assert f"{on_gpu} or before; {devices['cpu']} on two CPU cores" in " ".join(README.split())
     assert f"They took {core} runs" in " ".join(CAPACITY.split())
@@ -74,9 +74,9 @@ def test_the_page_counts_the_runs_that_stand() -> None:
         for verdict in ("right on all inputs", "not refuted")
     )
     assert right + open_ == sum(each.stand for each in cells)
-    told = f"lower ends of the {len(cells)} cells of one and two layers up to width 32"
-    told += f", {right + open_} runs stand, {right} of them right on all inputs and {open_} not"
-    assert told in " ".join(CAPACITY.split())
+    sentence = f"lower ends of the {len(cells)} cells of one and two layers up to width 32"
+    sentence += f", {right + open_} runs stand, {right} of them right on all inputs and {open_} not"
+    assert sentence in " ".join(CAPACITY.split())
     assert f"{sum(each.final for each in atlas())} are final" in README
 
 

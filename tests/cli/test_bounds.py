@@ -5,15 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from tests.support.command_line import output_of
 
-from ithbit.cli import app, main
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+from ithbit.cli import main
 
 
 def refused(capsys, monkeypatch, *arguments):
@@ -26,7 +20,7 @@ def refused(capsys, monkeypatch, *arguments):
 
 
 def test_bound_in_json():
-    found = json.loads(run("bound", "rhi", "rnn", "--layers", "2", "--width", "16", "--json"))
+    found = json.loads(output_of("bound", "rhi", "rnn", "--layers", "2", "--width", "16", "--json"))
     assert found["n_star"] == 1_482
     assert found["rests_on"] == "proved here: the counting theorem (A)"
     assert found["vacuous_at"] == [8, 16, 32, 64]
@@ -34,31 +28,31 @@ def test_bound_in_json():
 
 def test_bound_at_a_length():
     small = ["bound", "rhi", "mamba2", "--model", "trained", "-d", "1", "--heads", "1"]
-    assert json.loads(run(*small, "--n", "18", "--json"))["vacuous_at"] == [18]
-    assert json.loads(run(*small, "--n", "19", "--json"))["vacuous_at"] == []
-    assert "at n = 19: impossible" in run(*small, "--n", "19")
-    assert "at n = 18: vacuous" in run(*small, "--n", "18")
-    assert "vacuous at the paper's lengths n = 8, 16\n" in run(*small)
+    assert json.loads(output_of(*small, "--n", "18", "--json"))["vacuous_at"] == [18]
+    assert json.loads(output_of(*small, "--n", "19", "--json"))["vacuous_at"] == []
+    assert "at n = 19: impossible" in output_of(*small, "--n", "19")
+    assert "at n = 18: vacuous" in output_of(*small, "--n", "18")
+    assert "vacuous at the paper's lengths n = 8, 16\n" in output_of(*small)
 
 
 def test_every_route():
     arguments = ["bound", "rhi", "linear-causal", "--layers", "2", "--all"]
-    found = json.loads(run(*arguments, "--json"))
+    found = json.loads(output_of(*arguments, "--json"))
     names = [route["route"] for route in found["routes"]]
     assert names == ["state of 32-bit numbers", "counting (K)", "Anthony–Bartlett 8.14"]
     assert found["n_star"] == found["routes"][1]["n_star"] == 303_737_823
-    text = run(*arguments)
+    text = output_of(*arguments)
     assert all(name in text for name in names)
 
 
 def test_a_cited_bound_is_shown_beside_the_proved_one():
-    text = run("bound", "rhi", "mamba2", "--model", "trained")
+    text = output_of("bound", "rhi", "mamba2", "--model", "trained")
     assert "impossible for every n > 2,589" in text
     assert "without the cited constant: impossible for every n > 2,874" in text
 
 
 def test_trained_sizes_reach_the_bound():
-    relu = run(
+    relu = output_of(
         *("bound", "lhi", "linear-full", "--model", "trained", "--layers", "1", "--width", "16"),
         *("--heads", "2", "--ff", "64", "--activation", "relu", "--json"),
     )
@@ -97,18 +91,18 @@ def test_bound_refuses_with_a_reason(capsys, monkeypatch, arguments, message):
     ],
 )
 def test_complexity(arguments, dimension, operations):
-    found = json.loads(run("complexity", *arguments, "--json"))
+    found = json.loads(output_of("complexity", *arguments, "--json"))
     assert (found["dimension"], found["operations"]) == (dimension, operations)
-    assert f"{operations:,} operations" in run("complexity", *arguments)
+    assert f"{operations:,} operations" in output_of("complexity", *arguments)
 
 
 def test_complexity_of_softmax_grows():
     at = {
-        k: json.loads(run("complexity", "softmax-causal", "--position", str(k), "--json"))
+        k: json.loads(output_of("complexity", "softmax-causal", "--position", str(k), "--json"))
         for k in (10, 11)
     }
     assert at[11]["dimension"] - at[10]["dimension"] == 32
-    assert "no bound for right-hand indexing follows" in run("complexity", "softmax-causal")
+    assert "no bound for right-hand indexing follows" in output_of("complexity", "softmax-causal")
 
 
 def test_complexity_refuses_with_a_reason(capsys, monkeypatch):
@@ -122,7 +116,7 @@ def test_complexity_refuses_with_a_reason(capsys, monkeypatch):
     )
     message = refused(capsys, monkeypatch, "complexity", "lstm", "--model", "trained")
     assert message.endswith("choose one of softmax-causal, linear-causal, gru, mamba2\n")
-    assert "-full" not in run("complexity", "--help")
+    assert "-full" not in output_of("complexity", "--help")
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.paths import SUPPORT
+from tests.support.paths import TOY_LAYERS
 
 from ithbit.models import layer_source, own_layer
 from ithbit.models.layer_source import family_of
 from ithbit.sweeps.select import sweep_runs
 
-TOYS = SUPPORT / "toy_layers.py"
 HERE = ("--device", "cpu", "--workers", 1)
 SWEEP = """
 task = ["rhi", "lhi"]
@@ -46,7 +45,7 @@ max_epochs = 40
 @pytest.fixture
 def layers(tmp_path: Path) -> Path:
     path = tmp_path / "layers.py"
-    path.write_bytes(TOYS.read_bytes())
+    path.write_bytes(TOY_LAYERS.read_bytes())
     return path
 
 
@@ -55,7 +54,7 @@ def as_if_new(monkeypatch: pytest.MonkeyPatch):
     """Forgets every layer, as another process would know none."""
 
     def forget() -> None:
-        for known in ("_known", "_given_sources"):
+        for known in ("_registered", "_given_sources"):
             monkeypatch.setattr(layer_source, known, {})
         own_layer.stacking_obstacle.cache_clear()
 
@@ -199,7 +198,7 @@ def test_mistakes_are_one_sentence(ithbit, layers: Path, family: str, sentence: 
     status, out, err = ithbit("train", "rhi", family, "--n", 3, "--width", 4, *HERE)
     assert (status, out) == (2, "")
     assert sentence in err
-    assert len(err.strip().splitlines()) <= 2  # the device is told before
+    assert len(err.strip().splitlines()) <= 2  # the device is reported before
 
 
 def test_a_plan_refuses_what_training_would(ithbit, tmp_path: Path, layers: Path) -> None:

@@ -4,27 +4,26 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.paths import BAD_LAYERS, ROOT
 
 from ithbit import Protocol, probe
 
 pytestmark = pytest.mark.usefixtures("short_check")
-FILE = SUPPORT / "bad_layers.py"
 EXAMPLES = ROOT / "examples" / "layers.py"
 
 
 @pytest.mark.parametrize(
     ("layer", "sentence"),
     [
-        (f"{FILE}:Random", "Random is not deterministic"),
-        (f"{FILE}:WrongShape", "WrongShape returns shape"),
-        (f"{FILE}:Raises", "RuntimeError: no kernel for this size"),
-        (f"{FILE}:Exits", "Exits cannot be built at width 4: SystemExit: 7"),
-        (f"{FILE}:ExitsWhenCalled", "SystemExit: 7"),
-        (f"{FILE}:GivesNan", "GivesNan gives NaN"),
-        (f"{FILE}:Missing", "has no Missing"),
-        (f"{FILE}:number", "is not callable"),
-        (f"{FILE}:needs_two", "needs arguments (width, heads)"),
+        (f"{BAD_LAYERS}:Random", "Random is not deterministic"),
+        (f"{BAD_LAYERS}:WrongShape", "WrongShape returns shape"),
+        (f"{BAD_LAYERS}:Raises", "RuntimeError: no kernel for this size"),
+        (f"{BAD_LAYERS}:Exits", "Exits cannot be built at width 4: SystemExit: 7"),
+        (f"{BAD_LAYERS}:ExitsWhenCalled", "SystemExit: 7"),
+        (f"{BAD_LAYERS}:GivesNan", "GivesNan gives NaN"),
+        (f"{BAD_LAYERS}:Missing", "has no Missing"),
+        (f"{BAD_LAYERS}:number", "is not callable"),
+        (f"{BAD_LAYERS}:needs_two", "needs arguments (width, heads)"),
         ("nowhere.py:Layer", "there is no file nowhere.py"),
         ("nonsense", "'nonsense' is not a layer"),
     ],
@@ -38,7 +37,7 @@ def test_what_cannot_be_probed_is_one_sentence(ithbit, layer: str, sentence: str
 
 
 def test_the_traceback_is_there_for_the_asking(ithbit) -> None:
-    status, _, err = ithbit("probe", f"{FILE}:Raises", "--traceback")
+    status, _, err = ithbit("probe", f"{BAD_LAYERS}:Raises", "--traceback")
     assert status == 2
     assert "Traceback" in err
     assert 'raise RuntimeError("no kernel' in err
@@ -53,7 +52,9 @@ def test_the_traceback_is_there_for_the_asking(ithbit) -> None:
     ],
 )
 def test_what_can_be_probed_is_told(ithbit, name: str, sentence: str) -> None:
-    status, out, err = ithbit("probe", f"{FILE}:{name}", "--width", 4, "--rank-n", 6, "--no-train")
+    status, out, err = ithbit(
+        "probe", f"{BAD_LAYERS}:{name}", "--width", 4, "--rank-n", 6, "--no-train"
+    )
     assert (status, err) == (0, "")
     assert sentence in out
 

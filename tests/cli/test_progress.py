@@ -25,7 +25,7 @@ ODD = "IndexError: [/red] is no [bold]index"  # square brackets are markup to th
 
 
 def watched(store: Path) -> Board:
-    """One run finished, one failed, one told of a remark."""
+    """One run finished, one failed, one with a remark."""
     board = Board(RUNS)
     with board.live or nullcontext():
         train(RUNS[:1], store, choose_device("cpu"), watch=board.watch)
@@ -103,14 +103,14 @@ def test_the_time_left_is_right_within_a_factor_of_two(n_epochs, until, clock) -
 
 
 def test_the_time_left_of_the_shipped_runs() -> None:
-    """Over their second halves: what is told as a guess is right within a factor of two in nine of
-    ten cases, and the rest is told as the longest there may be, which it is."""
+    """Over their second halves: what is reported as a guess is right within a factor of two in
+    nine of ten cases, and the rest is reported as the longest there may be, which it is."""
     runs = RESULTS / "paper" / "runs.csv"
     asked = pl.scan_csv(runs, infer_schema_length=None).select("run_id", "stopped_by")
     kept = asked.filter(pl.col("stopped_by").is_in(["loss", "solved"])).unique("run_id")
     histories = pl.scan_parquet(RESULTS / "paper" / "histories.parquet").join(kept, on="run_id")
     by_run = histories.sort("run_id", "epoch").collect().partition_by("run_id")
-    told, guesses = [], []
+    is_guess, guesses = [], []
     for history in by_run[::9]:
         length, by_loss = len(history), history["stopped_by"][0] == "loss"
         protocol = Protocol(stop_when_solved=not by_loss)
@@ -126,8 +126,8 @@ def test_the_time_left_of_the_shipped_runs() -> None:
                 assert by_loss
                 guesses.append(0.5 <= line.epochs_left / left <= 2)
             if by_loss:
-                told.append(line.foreseen is not None)
-    assert mean(told) > 0.2
+                is_guess.append(line.foreseen is not None)
+    assert mean(is_guess) > 0.2
     assert mean(guesses) > 0.85
 
 

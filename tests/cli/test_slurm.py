@@ -45,7 +45,7 @@ def test_no_slurm_is_a_sentence_and_status_2(sheet, tmp_path, ithbit, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--on", "pbs"], "--on must be local or slurm, got 'pbs'"),
         (["--detach"], "need --on slurm"),
@@ -54,8 +54,8 @@ def test_no_slurm_is_a_sentence_and_status_2(sheet, tmp_path, ithbit, monkeypatc
         (["--on", "slurm", "--slurm", "array=1"], "array is not to be given"),
     ],
 )
-def test_mistakes(sheet, words, told):
-    with pytest.raises(SpecError, match=told):
+def test_mistakes(sheet, words, message):
+    with pytest.raises(SpecError, match=message):
         CliRunner().invoke(app, ["sweep", sheet, *words], catch_exceptions=False)
 
 

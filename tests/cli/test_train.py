@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_a_store_that_goes_on(tmp_path, kept, unbroken) -> None:
     assert out == ""
     epochs = [len(RunFolder(store, spec).history()) for spec in specs]
     named = ", ".join(f"gru s{seed} after epoch {epoch}" for seed, epoch in enumerate(epochs))
-    said = f"ithbit: stopped; 2 runs saved ({named}); the same command goes on from there"
+    said = f"ithbit: stopped; 2 runs saved ({named}); the same command continues from there"
     assert err.splitlines()[-1] == said
     assert "Traceback" not in err
     assert not any(isinstance(RunFolder(store, spec).outcome(), Failure) for spec in specs)
@@ -421,7 +421,7 @@ def test_python_says_the_same(tmp_path) -> None:
     import ithbit
 
     protocol = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
-    told = []
+    events = []
     results = ithbit.train(
         "rhi",
         "gru",
@@ -430,10 +430,10 @@ def test_python_says_the_same(tmp_path) -> None:
         protocol=protocol,
         store=tmp_path,
         workers=1,
-        watch=told.append,
+        watch=events.append,
     )
     assert [result.spec.seed for result in results] == [0, 4]
-    assert {event.what for event in told if isinstance(event.what, ithbit.Epoch)}
+    assert {event.what for event in events if isinstance(event.what, ithbit.Epoch)}
     with pytest.raises(SpecError, match="give at least one seed"):
         ithbit.train("rhi", "gru", n=3, seeds=[], store=tmp_path)
     with pytest.raises(SpecError, match="give every seed only once; repeated: 1, 2"):
@@ -462,11 +462,11 @@ def test_what_failed_is_told_below_the_table_once(tmp_path) -> None:
         folder = RunFolder(tmp_path, spec)
         folder.create()
         folder.fail(Failure(spec, reason, "", 0))
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, [*QUICK, "--max-epochs", "1", "--seeds", "0-2", "--store", str(tmp_path)]
     )
-    assert told.exit_code == 1
-    below = told.stdout.split("└")[1].splitlines()[1:]
+    assert result.exit_code == 1
+    below = result.stdout.split("└")[1].splitlines()[1:]
     assert below[:2] == ["seed 0 failed: lost", "seeds 1, 2 failed: out of [memory]"]
     assert below[2].startswith("No seed could be run, which says nothing about learning. Run ")
 

@@ -6,22 +6,16 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from tests.support.command_line import output_of
 
-from ithbit.cli import app, main
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+from ithbit.cli import main
 
 
 def test_verdict_table():
-    text = run("verdict", "--n", "8")
+    text = output_of("verdict", "--n", "8")
     assert "ω(1)" in text
     assert all(family in text for family in ("softmax-full", "linear-causal", "ssm", "rnn"))
-    entries = json.loads(run("verdict", "--n", "8", "--json"))
+    entries = json.loads(output_of("verdict", "--n", "8", "--json"))
     papers = [entry for entry in entries if entry["task"] in ("rhi", "lhi")]
     assert len(papers) == 12
     assert {entry["task"] for entry in entries} > {"mqar", "induction", "copy"}
@@ -34,14 +28,14 @@ def test_verdict_table():
 
 
 def test_single_verdicts():
-    possible = json.loads(run("verdict", "lhi", "rnn", "--n", "8", "--json"))
+    possible = json.loads(output_of("verdict", "lhi", "rnn", "--n", "8", "--json"))
     assert possible["answer"] == "possible"
     assert possible["certificate"]["certified"] is True
-    assert "on all 8 · 2^8 inputs" in run("verdict", "lhi", "rnn", "--n", "8")
+    assert "on all 8 · 2^8 inputs" in output_of("verdict", "lhi", "rnn", "--n", "8")
     impossible = ["verdict", "rhi", "rnn", "--layers", "1", "--n", "488"]
-    assert json.loads(run(*impossible, "--json"))["n_star"] == 487
-    assert "impossible (Theorem 12a)" in run(*impossible)
-    assert "impossible past n* = 487" in run("verdict", "rhi", "rnn")
+    assert json.loads(output_of(*impossible, "--json"))["n_star"] == 487
+    assert "impossible (Theorem 12a)" in output_of(*impossible)
+    assert "impossible past n* = 487" in output_of("verdict", "rhi", "rnn")
 
 
 @pytest.mark.parametrize(
@@ -79,10 +73,10 @@ def test_verdicts_need_no_torch():
 
 
 def test_verdicts_about_what_is_trained():
-    text = run("verdict", "lhi", "mamba2", "--layers", "2", "--model", "trained", "--n", "16")
+    text = output_of("verdict", "lhi", "mamba2", "--layers", "2", "--model", "trained", "--n", "16")
     assert "possible (beside Theorem 14c)" in text
     assert "the margin is at least 1.717 for every n" in text
-    table = run("verdict", "--model", "trained", "--n", "8")
+    table = output_of("verdict", "--model", "trained", "--n", "8")
     assert "Number of layers as trained that suffices at every n" in table
 
 

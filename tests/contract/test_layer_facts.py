@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.support.paths import SUPPORT
+from tests.support.paths import BAD_LAYERS
 
 from ithbit.contract.layer_facts import layer_facts, usable
 from ithbit.errors import LayerError
@@ -10,7 +10,6 @@ from ithbit.models.layer_source import layer_of, load_layer
 
 pytestmark = pytest.mark.usefixtures("short_check")
 CPU = torch.device("cpu")
-FILE = SUPPORT / "bad_layers.py"
 
 
 @pytest.mark.parametrize(
@@ -32,11 +31,11 @@ FILE = SUPPORT / "bad_layers.py"
 )
 def test_what_cannot_be_probed(name: str, sentence: str) -> None:
     with pytest.raises(LayerError, match=sentence):
-        usable(load_layer(f"{FILE}:{name}"), 4, 10, CPU)
+        usable(load_layer(f"{BAD_LAYERS}:{name}"), 4, 10, CPU)
 
 
 def seen(name: str, width: int = 4, n_tokens: int = 10):
-    layer = load_layer(name if ":" not in name else f"{FILE}{name}")
+    layer = load_layer(name if ":" not in name else f"{BAD_LAYERS}{name}")
     return layer_facts(layer, usable(layer, width, n_tokens, CPU), width, n_tokens)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.support.known_layers import FADING, GROWING, KNOWN, Convolution, Delta, Gated
-from tests.support.paths import SUPPORT
+from tests.support.paths import BAD_LAYERS
 from torch import Tensor, nn
 
 from ithbit.contract.jacobian import Point, Spectrum, rows_of
@@ -24,7 +24,6 @@ from ithbit.models.stacked import Sequence
 from ithbit.spec import ModelSpec
 
 WIDTHS = (2, 5, pytest.param(16, marks=pytest.mark.slow))
-FILE = SUPPORT / "bad_layers.py"
 FOREVER = 10**9
 
 
@@ -122,7 +121,7 @@ def test_mamba2_at_the_papers_size() -> None:
 
 
 def test_a_state_of_three() -> None:
-    module = load_layer(f"{FILE}:StateOfThree").build(5).double()
+    module = load_layer(f"{BAD_LAYERS}:StateOfThree").build(5).double()
     found = causal_rank(module, 5, 8)
     assert found.state == 3
     assert found.sentence() == (
@@ -134,7 +133,7 @@ def test_a_state_of_three() -> None:
 def test_nothing_kept_and_nothing_forgotten() -> None:
     pointwise = nn.Linear(3, 3).double()
     assert causal_rank(pointwise, 3, 6).sentence().startswith("0 throughout")
-    blind = load_layer(f"{FILE}:Blind").build(3).double()
+    blind = load_layer(f"{BAD_LAYERS}:Blind").build(3).double()
     assert causal_rank(blind, 3, 6).state == 0
     torch.manual_seed(0)
     assert "nothing is forgotten" in causal_rank(Attention(3, True).double(), 3, 6).sentence()
@@ -161,7 +160,7 @@ OTHER = "later outputs do not change as the derivative says"
     ],
 )
 def test_where_the_derivative_does_not_describe_the_layer(name: str, fault: str, width) -> None:
-    found = causal_rank(load_layer(f"{FILE}:{name}").build(width).double(), width, 8)
+    found = causal_rank(load_layer(f"{BAD_LAYERS}:{name}").build(width).double(), width, 8)
     assert found.fault == fault
     if fault is not None:
         assert found.state is None
@@ -181,7 +180,7 @@ def test_steps_of_any_size_are_seen_beside_a_smooth_part(steps: float) -> None:
 def test_float32_is_checked_less_sharply() -> None:
     torch.manual_seed(0)
     assert causal_rank(RecurrentAdapter(nn.GRU, 3), 3, 6).fault is None
-    assert causal_rank(load_layer(f"{FILE}:Detaches").build(3), 3, 6).fault == ZERO
+    assert causal_rank(load_layer(f"{BAD_LAYERS}:Detaches").build(3), 3, 6).fault == ZERO
 
 
 def test_weights_of_zero_do_not_hide_the_rank() -> None:
@@ -420,7 +419,7 @@ def test_a_rank_that_stays_is_not_called_growing() -> None:
 
 def test_a_layer_that_keeps_a_tensor_is_measured() -> None:
     """It cannot be copied once it has kept one with a gradient."""
-    layer = load_layer(f"{FILE}:KeepsItsAttention").build(4).double()
+    layer = load_layer(f"{BAD_LAYERS}:KeepsItsAttention").build(4).double()
     assert "nothing is forgotten" in causal_rank(layer, 4, 6).sentence()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.paths import SUPPORT
+from tests.support.paths import BAD_LAYERS, TOY_LAYERS
 from tests.support.synthetic_store import Plan as StoredPlan
 from tests.support.synthetic_store import write_run
 
@@ -23,14 +23,13 @@ from ithbit.store.status import folder_status
 from ithbit.theory.bounds.state import state_bounds
 
 pytestmark = pytest.mark.usefixtures("short_check")
-FILE = SUPPORT / "bad_layers.py"
 SHORT = Protocol(epoch_examples=512, held_out_examples=100, max_epochs=1)
 
 
 @cache
 def look(name: str) -> ProbeReport:
     """Without training; a report does not change, so several tests read one."""
-    return ithbit.probe(f"{FILE}:{name}", width=4, rank_n=8, train=False, device="cpu")
+    return ithbit.probe(f"{BAD_LAYERS}:{name}", width=4, rank_n=8, train=False, device="cpu")
 
 
 def page_of(report: ProbeReport) -> str:
@@ -120,7 +119,7 @@ def test_a_declared_state_that_was_not_measured_is_told() -> None:
 
 
 def test_a_blind_layer_is_not_trained(tmp_path: Path) -> None:
-    report = ithbit.probe(f"{FILE}:Blind", width=4, rank_n=4, store=tmp_path, device="cpu")
+    report = ithbit.probe(f"{BAD_LAYERS}:Blind", width=4, rank_n=4, store=tmp_path, device="cpu")
     assert report.runs == ()
     assert "not trained: a layer that ignores its input can only guess" in report.remarks
 
@@ -261,7 +260,6 @@ def test_a_layer_without_a_gradient() -> None:
         ithbit.probe(lambda width: torch.nn.Linear(3, 3), width=2, train=False, device="cpu")
 
 
-TOYS = SUPPORT / "toy_layers.py"
 WHERE = {"width": 4, "layers": [1], "rank_n": 4, "device": "cpu", "workers": 1}
 
 
@@ -294,7 +292,7 @@ def test_runs_are_ordinary_ones_of_the_store(tmp_path: Path) -> None:
 def test_runs_that_fail_are_told(tmp_path: Path) -> None:
     longer = replace(SHORT, max_epochs=40)
     report = ithbit.probe(
-        f"{TOYS}:RaisesLate", n=3, seeds=[0], protocol=longer, store=tmp_path, **WHERE
+        f"{TOY_LAYERS}:RaisesLate", n=3, seeds=[0], protocol=longer, store=tmp_path, **WHERE
     )
     assert report.runs == ()  # that they could not be run says nothing of the layer
     said = "2 runs failed, not counted: ValueError: too far from home"

@@ -1,5 +1,7 @@
-"""The pages in docs/explore are what the commands beside them make of the shipped runs."""
+"""The pages in docs/explore are what the commands in their index make of the shipped runs."""
 
+import base64
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -55,3 +57,12 @@ def test_a_page_is_current(arguments: str, name: str) -> None:
     verdicts = [each["standing"]["verdict"] for each in trained]
     paragraph = (FOLDER / "index.md").read_text().split(f"`{name}`:")[1].split("\n- ")[0]
     assert all(f"*{verdict}*" in paragraph for verdict in verdicts)
+
+
+@pytest.mark.parametrize("name", [page for _, page in COMMANDS])
+def test_a_browser_admits_the_script_of_a_page(name: str) -> None:
+    """A page that was edited by hand would stay empty: its policy names the script's hash."""
+    page = (FOLDER / name).read_text()
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page

@@ -5,11 +5,10 @@ import re
 import sys
 
 import pytest
+from tests.support.command_line import output_of
 from tests.support.paths import ROOT
-from typer.testing import CliRunner
 
 import ithbit
-from ithbit.cli import app
 from ithbit.display import upper_text
 
 PAGE = (ROOT / "docs" / "recall.md").read_text(encoding="utf-8")
@@ -18,18 +17,12 @@ TASKS = ("mqar", "induction", "induction-growing", "copy")
 LAYERS = re.findall(r"^\| `([\w-]+)` \| (\S+.*?) \|(.*)\|$", PAGE, re.MULTILINE)
 
 
-def run(*arguments):
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 @pytest.mark.parametrize(("options", "cells"), ROWS)
 def test_n_star_in_the_page(options, cells):
     numbers = [int(cell.replace(",", "")) for cell in cells.split("|")]
     for values, number in zip((2, 16, 256, 4096, 65_536), numbers, strict=True):
         arguments = ("bound", *options.split(), "--values", str(values), "--all", "--json")
-        proved = [r for r in json.loads(run(*arguments))["routes"] if r["real_arithmetic"]]
+        proved = [r for r in json.loads(output_of(*arguments))["routes"] if r["real_arithmetic"]]
         assert number == min(r["n_star"] for r in proved if "8.3" not in r["rests_on"])
 
 
@@ -40,13 +33,38 @@ def test_queries_of_several_tokens_in_the_page(options, cells):
     numbers = [int(cell.replace(",", "")) for cell in cells.split("|")]
     for tokens, number in zip((1, 2, 4, 8, 16), numbers, strict=True):
         arguments = (*options.split(), "--query-tokens", str(tokens), "--all", "--json")
-        proved = [r for r in json.loads(run(*arguments))["routes"] if r["real_arithmetic"]]
+        proved = [r for r in json.loads(output_of(*arguments))["routes"] if r["real_arithmetic"]]
         assert number == min(r["n_star"] for r in proved if "8.3" not in r["rests_on"])
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "shown"),
+    [
+        ("gru", {}, "one GRU 3,928 pairs"),
+        ("gru", {"width": 4}, "of width 4 58;"),
+        ("mamba2", {}, r"Mamba2 665\* (687 proved)"),
+        ("softmax-full", {"activation": "relu"}, r"one BERT block with ReLU 69\* (73)"),
+        ("softmax-full", {"activation": "relu", "width": 64}, r"of width 64 253\* (270)"),
+        (
+            "softmax-full",
+            {"activation": "relu", "width": 64, "ff": 256},
+            r"with 256 hidden units there 265\* (281)",
+        ),
+        ("softmax-full", {}, "With GELU it is 224,570."),
+    ],
+)
+def test_trained_blocks_in_the_page(family, sizes, shown):
+    assert shown in PAGE.replace("\n", " ")
+    routes = ithbit.bound("mqar", family, model="trained", **sizes).routes
+    best = next(route for route in routes if route.real_arithmetic)
+    proved = next(route for route in routes if route.real_arithmetic and not route.cited)
+    said = f"{best.n_star:,}" + (rf"\* ({proved.n_star:,}" if best.cited else "")
+    assert said in shown
 
 
 @pytest.mark.parametrize("line", re.findall(r"^ithbit (.+?)(?: +#.*)?$", PAGE, re.MULTILINE))
 def test_commands_in_the_page_run(line):
-    assert run(*line.split())
+    assert output_of(*line.split())
 
 
 def test_the_table_of_layers():

@@ -237,7 +237,7 @@ def test_successes_of_the_first_seeds_have_their_verdicts() -> None:
     twin = (pl.col("n_layers") == 1) & pl.col("family").str.ends_with("causal")
     runs = load_rows(RESULTS / "paper").rows.filter("solved", pl.col("verification").is_not_null())
     runs = runs.filter(~twin)
-    told = {  # the rows of the table, as cells
+    row_columns = {  # the rows of the table, as cells
         "all that succeed": pl.lit(True),
         "the eight constructive configurations": pl.col("group") == "constructive",
         "stress tests": pl.col("group") == "stress test",
@@ -251,7 +251,7 @@ def test_successes_of_the_first_seeds_have_their_verdicts() -> None:
     shown = 0
     for label, *counts in rows:
         length, _, which = label.partition(", ")
-        cell = runs.filter(told[which], n_bits=int(length.removeprefix("n = ")))
+        cell = runs.filter(row_columns[which], n_bits=int(length.removeprefix("n = ")))
         words = ("refuted", "not refuted", "right on all inputs", "proved on all inputs")
         found = [cell.height, *(cell.filter(verification=word).height for word in words)]
         assert [int(text.replace("–", "0")) for text in counts] == found, label

@@ -111,9 +111,9 @@ def test_the_faster_one_is_kept_and_a_trial_leaves_no_trace(
     runs = runs_of(range(2))
     assert paths(train(runs, tmp_path / "auto", CPU)) == {fast}
     choice = "on" if fast == "compiled" else "off"
-    train(runs, tmp_path / "told", CPU, compile=choice)
+    train(runs, tmp_path / "events", CPU, compile=choice)
     for run in runs:
-        assert kept(tmp_path / "auto", run) == kept(tmp_path / "told", run)
+        assert kept(tmp_path / "auto", run) == kept(tmp_path / "events", run)
     Clock(monkeypatch, slow=fast)
     assert paths(train(runs_of([2]), tmp_path / "auto", CPU)) == {fast}
 
@@ -169,12 +169,12 @@ def test_compiled_code_that_fails_gives_way_to_the_plain_models(
 
     monkeypatch.setattr(building, "ready", lambda spec: True)
     monkeypatch.setattr("ithbit.native.model.gradients", broken)
-    runs, told = runs_of(range(2)), []
-    assert paths(train(runs, tmp_path / "fallen", CPU, told.append)) == {"stacked"}
+    runs, events = runs_of(range(2)), []
+    assert paths(train(runs, tmp_path / "fell_back", CPU, events.append)) == {"stacked"}
     train(runs, tmp_path / "plain", CPU, compile="off")
     for run in runs:
-        assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
-    assert [event.what for event in told if isinstance(event.what, Notice)] == [
+        assert kept(tmp_path / "fell_back", run) == kept(tmp_path / "plain", run)
+    assert [event.what for event in events if isinstance(event.what, Notice)] == [
         "compiled code of gru failed (RuntimeError: an illegal instruction): trained with the "
         "stacked models"
     ]
@@ -210,10 +210,10 @@ from ithbit.engine.options import TrainingOptions
 from ithbit.sweeps.runner import run_all
 tiny = Protocol(batch_size=8, epoch_examples=20, held_out_examples=12, max_epochs=1)
 runs = [RunSpec(ModelSpec("rhi", "gru", 2), seed, tiny) for seed in range(2)]
-told = []
-results = run_all(runs, Path(sys.argv[1]), TrainingOptions("cpu", 1), told.append)
+events = []
+results = run_all(runs, Path(sys.argv[1]), TrainingOptions("cpu", 1), events.append)
 assert {result.environment["path"] for result in results} == {"stacked"}, results
-print(*(event.what for event in told if isinstance(event.what, str)), sep="\\n")
+print(*(event.what for event in events if isinstance(event.what, str)), sep="\\n")
 """
 
 
@@ -222,7 +222,7 @@ print(*(event.what for event in told if isinstance(event.what, str)), sep="\\n")
     [
         (
             "no numba",
-            "compiled code needs numba, which is not here: trained with the stacked models\n",
+            "compiled code needs numba, which is not installed: trained with the stacked models\n",
         ),
         ("no folder", "no folder to keep compiled code in: trained with the stacked models\n"),
     ],

@@ -233,12 +233,12 @@ def test_several_stacks_at_once(kernels, tmp_path) -> None:
 
 
 def test_what_the_kernels_refuse_is_trained_by_the_plain_models_and_said_once(tmp_path) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     models = [ModelSpec("rhi", "gru", n, d_model=12) for n in (4, 5, 6)]
     runs = [RunSpec(model, seed, TINY) for model in models for seed in range(2)]
-    results = run_all(runs, tmp_path, TrainingOptions("cuda"), told.append)
+    results = run_all(runs, tmp_path, TrainingOptions("cuda"), events.append)
     assert {result.environment["path"] for result in results} == {"stacked"}
-    assert [event.what for event in told if isinstance(event.what, str)] == [
+    assert [event.what for event in events if isinstance(event.what, str)] == [
         "the kernels take a width that is a power of two, 4 or more, got 12: "
         "trained with the stacked models"
     ]
@@ -262,11 +262,11 @@ def test_a_stack_too_large_for_the_memory_is_halved(kernels, tmp_path, megabytes
     protocol = replace(TINY, batch_size=256, epoch_examples=512, max_epochs=2)
     model = ModelSpec("lhi", "softmax-full", n_bits=32, n_layers=2)
     runs = [RunSpec(model, seed, protocol) for seed in range(64)]
-    told: list[Event] = []
+    events: list[Event] = []
     megabytes(400)  # enough for one run to the end, the structured inputs included
-    results = train(runs, tmp_path, choose_device("cuda"), told.append, kernels=kernels)
+    results = train(runs, tmp_path, choose_device("cuda"), events.append, kernels=kernels)
     assert all(isinstance(result, Result) for result in results)
-    said = [event.what for event in told if isinstance(event.what, str)]
+    said = [event.what for event in events if isinstance(event.what, str)]
     assert said
     assert all(text.startswith("out of memory with") for text in said)
 
@@ -386,10 +386,10 @@ def test_the_captured_step_of_a_users_layer_is_the_step(name, own_runs) -> None:
 def test_users_layers_side_by_side(name, own_runs, tmp_path) -> None:
     """Five seeds, stacked or in five threads: no remark that a step cannot be captured, and each
     as if it had been alone."""
-    runs, told = own_runs(name, range(5)), []
-    results = run_all(runs, tmp_path / "five", TrainingOptions("cuda"), told.append)
+    runs, events = own_runs(name, range(5)), []
+    results = run_all(runs, tmp_path / "five", TrainingOptions("cuda"), events.append)
     assert {result.environment["path"] for result in results} == {"module"}
-    said = [event.what for event in told if isinstance(event.what, str)]
+    said = [event.what for event in events if isinstance(event.what, str)]
     assert not [text for text in said if "captured" in text]
     run_all(runs[3:4], tmp_path / "alone", TrainingOptions("cuda"))
     five, alone = (RunFolder(tmp_path / name, runs[3]).history() for name in ("five", "alone"))
@@ -400,10 +400,10 @@ def test_users_layers_side_by_side(name, own_runs, tmp_path) -> None:
 
 def test_a_layer_that_cannot_be_captured_is_trained_all_the_same(own_runs, tmp_path) -> None:
     """It asks the device for a number. Said once; afterwards nothing is left in a capture."""
-    runs, told = own_runs("Asks", range(3)), []
-    results = run_all(runs, tmp_path / "asks", TrainingOptions("cuda"), told.append)
+    runs, events = own_runs("Asks", range(3)), []
+    results = run_all(runs, tmp_path / "asks", TrainingOptions("cuda"), events.append)
     assert all(isinstance(result, Result) for result in results)
-    said = [event.what for event in told if isinstance(event.what, str)]
+    said = [event.what for event in events if isinstance(event.what, str)]
     assert len([text for text in said if "cannot be captured in a CUDA graph" in text]) == 1
     assert all("train one by one" in text or "cannot be captured" in text for text in said)
     before = torch.cuda.get_rng_state()

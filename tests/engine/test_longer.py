@@ -25,12 +25,12 @@ def runs_of(protocol: Protocol, max_epochs: int, family: str = "gru") -> list[Ru
     return [RunSpec(model, seed, protocol) for seed in range(2)]
 
 
-def epochs(told: list[Event]) -> list[tuple[int, int]]:
-    return [(event.run.seed, event.what.epoch) for event in told if isinstance(event.what, Epoch)]
+def epochs(events: list[Event]) -> list[tuple[int, int]]:
+    return [(event.run.seed, event.what.epoch) for event in events if isinstance(event.what, Epoch)]
 
 
-def notices(told: list[Event]) -> list[str]:
-    return [event.what for event in told if isinstance(event.what, Notice)]
+def notices(events: list[Event]) -> list[str]:
+    return [event.what for event in events if isinstance(event.what, Notice)]
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def ends_alike(tmp_path, kept):
 
 @pytest.mark.parametrize("family", ["gru", "softmax-causal"])
 def test_it_goes_on_where_it_ended(family, tmp_path, ends_alike) -> None:
-    store, told = tmp_path / "longer", []
+    store, events = tmp_path / "longer", []
     train(runs_of(SHORT, 2, family), store, CPU)
     train(runs_of(SHORT, 4, family), store, CPU)
     longer = runs_of(SHORT, 7, family)
-    train(longer, store, CPU, told.append)
-    assert epochs(told) == [(seed, epoch) for epoch in (5, 6, 7) for seed in (0, 1)]
-    assert notices(told) == ["a finished run of at most 4 epochs goes on from epoch 4"] * 2
+    train(longer, store, CPU, events.append)
+    assert epochs(events) == [(seed, epoch) for epoch in (5, 6, 7) for seed in (0, 1)]
+    assert notices(events) == ["a finished run of at most 4 epochs continues from epoch 4"] * 2
     ends_alike(longer)
 
 
@@ -80,11 +80,11 @@ def test_stopped_on_its_way_it_still_does(tmp_path, ends_alike, monkeypatch) -> 
 def test_one_that_needed_fewer_epochs_ends_where_it_did(change, tmp_path, ends_alike) -> None:
     """And nothing is trained."""
     easy = replace(SHORT, epoch_examples=1024, held_out_examples=2, **change)
-    store, longer, told = tmp_path / "longer", runs_of(easy, 60), []
+    store, longer, events = tmp_path / "longer", runs_of(easy, 60), []
     done = train(runs_of(easy, 30), store, CPU)
     assert "epochs" not in {result.stopped_by for result in done}
-    train(longer, store, CPU, told.append)
-    assert epochs(told) == []
+    train(longer, store, CPU, events.append)
+    assert epochs(events) == []
     ends_alike(longer)
 
 
@@ -94,10 +94,10 @@ def test_of_earlier_versions_the_state_is_missing(tmp_path, ends_alike) -> None:
     train(shorter, store, CPU)
     (RunFolder(store, shorter[0]).path / "state.safetensors").unlink()
     (RunFolder(store, shorter[1]).path / "state.safetensors").write_bytes(b"not a state")
-    told: list[Event] = []
-    train(longer, store, CPU, told.append)
-    assert epochs(told) == [(seed, epoch) for epoch in range(1, 6) for seed in (0, 1)]
-    assert set(notices(told)) == {
+    events: list[Event] = []
+    train(longer, store, CPU, events.append)
+    assert epochs(events) == [(seed, epoch) for epoch in range(1, 6) for seed in (0, 1)]
+    assert set(notices(events)) == {
         "a finished run of at most 3 epochs is here, but without a usable optimiser state (earlier "
         "versions kept none): trained from scratch"
     }
@@ -105,9 +105,9 @@ def test_of_earlier_versions_the_state_is_missing(tmp_path, ends_alike) -> None:
 
 
 def test_what_differs_in_more_is_another_run(tmp_path) -> None:
-    store, told = tmp_path / "longer", []
+    store, events = tmp_path / "longer", []
     train(runs_of(SHORT, 3), store, CPU)
-    train(runs_of(replace(SHORT, learning_rate=2e-2), 4), store, CPU, told.append)
-    train(runs_of(SHORT, 2), store, CPU, told.append)  # fewer epochs
-    assert notices(told) == []
-    assert len(epochs(told)) == 2 * (4 + 2)
+    train(runs_of(replace(SHORT, learning_rate=2e-2), 4), store, CPU, events.append)
+    train(runs_of(SHORT, 2), store, CPU, events.append)  # fewer epochs
+    assert notices(events) == []
+    assert len(epochs(events)) == 2 * (4 + 2)

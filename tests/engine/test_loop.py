@@ -258,11 +258,11 @@ def test_mixed_examples_train_another_model_on_the_same_held_out_set(tmp_path) -
 
 
 def test_the_record_of_a_run(tmp_path) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     (run,) = runs_of([2], family="linear-causal")
-    (result,) = train([run], tmp_path, CPU, watch=told.append)
+    (result,) = train([run], tmp_path, CPU, watch=events.append)
     history = RunFolder(tmp_path, run).history()
-    assert [event.what for event in told] == [*history, result]
+    assert [event.what for event in events] == [*history, result]
     assert [epoch.epoch for epoch in history] == [1, 2, 3, 4]
     assert result == RunFolder(tmp_path, run).result()
     assert result.n_parameters == classifier.n_parameters(run.model)
@@ -318,10 +318,10 @@ def test_a_loss_that_is_not_finite_fails_its_run_alone(tmp_path, kept, save_ofte
 
 def test_every_run_may_fail(tmp_path) -> None:
     runs = runs_of(range(2), replace(TINY, learning_rate=1e30))
-    told: list[Event] = []
-    failures = train(runs, tmp_path, CPU, watch=told.append)
+    events: list[Event] = []
+    failures = train(runs, tmp_path, CPU, watch=events.append)
     assert all(isinstance(failure, Failure) for failure in failures)
-    assert [event.what for event in told if not isinstance(event.what, Epoch)] == failures
+    assert [event.what for event in events if not isinstance(event.what, Epoch)] == failures
 
 
 def test_a_crash_is_recorded_with_its_traceback(tmp_path, monkeypatch) -> None:
@@ -359,9 +359,9 @@ def test_finished_runs_are_never_trained_again(tmp_path) -> None:
         }
 
     before = files()
-    told: list[Event] = []
-    assert train(runs, tmp_path, CPU, watch=told.append, retry_failed=True) == first
-    assert [event.what for event in told] == first
+    events: list[Event] = []
+    assert train(runs, tmp_path, CPU, watch=events.append, retry_failed=True) == first
+    assert [event.what for event in events] == first
     assert files() == before
 
 

@@ -109,13 +109,15 @@ def by_kernels(monkeypatch) -> None:
 
 def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request) -> None:
     """A width of 12 is refused for a reason: a kernel's tiles are powers of two."""
-    runs, told = runs_of(range(3), d_model=12), []
+    runs, events = runs_of(range(3), d_model=12), []
     train(runs, tmp_path / "plain", CPU)
     request.getfixturevalue("by_kernels")
-    assert train_cell(runs, TrainingContext(tmp_path / "fallen", CPU, "auto", told.append)) == {}
+    assert (
+        train_cell(runs, TrainingContext(tmp_path / "fell_back", CPU, "auto", events.append)) == {}
+    )
     for run in runs:
-        assert kept(tmp_path / "fallen", run) == kept(tmp_path / "plain", run)
-    (notice,) = [event.what for event in told if isinstance(event.what, str)]
+        assert kept(tmp_path / "fell_back", run) == kept(tmp_path / "plain", run)
+    (notice,) = [event.what for event in events if isinstance(event.what, str)]
     assert isinstance(notice, Notice)
     assert notice.startswith("the kernels of linear-full failed (")
     assert notice.endswith("): trained with the stacked models")
@@ -123,9 +125,9 @@ def test_kernels_that_fail_give_way_to_the_plain_models(tmp_path, kept, request)
 
 @pytest.mark.usefixtures("by_kernels")
 def test_kernels_that_were_insisted_on_fail_with_their_runs(tmp_path) -> None:
-    runs, told = runs_of(range(2), d_model=12), []
-    train_cell(runs, TrainingContext(tmp_path, CPU, "on", told.append))
-    assert [type(event.what) for event in told] == [Failure, Failure]
+    runs, events = runs_of(range(2), d_model=12), []
+    train_cell(runs, TrainingContext(tmp_path, CPU, "on", events.append))
+    assert [type(event.what) for event in events] == [Failure, Failure]
 
 
 class SmallMemoryStack(cells.Stack):
@@ -142,15 +144,15 @@ def test_a_stack_too_large_for_the_memory_is_halved(
     save_seconds, tmp_path, kept, leftovers, monkeypatch
 ) -> None:
     """After some epochs: the runs go on from their last whole one, saved or not."""
-    runs, told = runs_of(range(5), replace(TINY, max_epochs=7)), []
+    runs, events = runs_of(range(5), replace(TINY, max_epochs=7)), []
     train(runs, tmp_path / "large", CPU)
     monkeypatch.setattr(cells, "Stack", SmallMemoryStack)
     monkeypatch.setattr(loop, "SAVE_SECONDS", save_seconds)
-    results = train(runs, tmp_path / "small", CPU, told.append)
+    results = train(runs, tmp_path / "small", CPU, events.append)
     assert all(isinstance(result, Result) for result in results)
     for run in runs:
         assert kept(tmp_path / "small", run) == kept(tmp_path / "large", run)
-    said = [event.what for event in told if isinstance(event.what, str)]
+    said = [event.what for event in events if isinstance(event.what, str)]
     assert said == ["out of memory with 5 runs of linear-full at once: trained 2 at a time"]
     assert leftovers(tmp_path) == []
 
@@ -226,11 +228,11 @@ def test_whoever_leaves_is_replaced(tmp_path, kept, monkeypatch) -> None:
     runs = runs_of(range(5), protocol, family="gru", n_bits=4)
     monkeypatch.setattr(cells, "_CPU_TOKENS", 2 * 32 * 5)
     assert stack_size(runs[0], CPU) == 2
-    told: list[Event] = []
-    results = train(runs, tmp_path / "two", CPU, told.append)
+    events: list[Event] = []
+    results = train(runs, tmp_path / "two", CPU, events.append)
     assert len({result.epochs for result in results}) >= 2
     seen: list[tuple[int, ...]] = []  # who was in the stack, epoch by epoch
-    for event in told:
+    for event in events:
         if isinstance(event.what, Epoch):
             if not seen or event.run.seed <= seen[-1][-1]:
                 seen.append(())

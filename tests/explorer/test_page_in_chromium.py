@@ -2,11 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tests.support.chromium import Browser
+from tests.support.chromium import Browser, complaints
 from tests.support.families import PAPER_FAMILIES
 from tests.support.made_up import drawn, entry, renamed
 from tests.support.paths import WEIGHTS
@@ -27,11 +26,6 @@ TRIED = f"{PLACES}.every(each => each.includes('of 32 right'))"  # the last that
 def shipped(name: str) -> Path:
     (folder,) = WEIGHTS.glob(f"{name}-*")
     return folder
-
-
-def complaints(page: Browser) -> list[Any]:
-    kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
-    return [event for event in page.events if event.get("method") in kinds]
 
 
 def requests(page: Browser) -> list[str]:

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.paths import SUPPORT
+from tests.support.paths import TOY_LAYERS
 
 import ithbit
 from ithbit.verification.run_verification import model_of
 from ithbit.verification.stored_run import read_stored_run
 
-TOYS = SUPPORT / "toy_layers.py"
 TINY = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=1)
 
 
@@ -18,7 +17,7 @@ TINY = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, m
 def test_it_is_the_users_class_and_answers_as_the_engine_does(tmp_path: Path, name: str) -> None:
     (result,) = ithbit.train(
         "lhi",
-        f"{TOYS}:{name}",
+        f"{TOY_LAYERS}:{name}",
         n=3,
         layers=2,
         width=4,

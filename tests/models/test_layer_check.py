@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.paths import SUPPORT
+from tests.support.paths import BAD_LAYERS
 
 import ithbit
 from ithbit.engine.device import choose_device
@@ -18,7 +18,6 @@ from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
 CPU = torch.device("cpu")
-FILE = SUPPORT / "bad_layers.py"
 
 
 def model(layer: LayerSource) -> ModelSpec:
@@ -44,7 +43,7 @@ def model(layer: LayerSource) -> ModelSpec:
     ],
 )
 def test_what_training_refuses_probe_refuses(tmp_path: Path, name: str, sentence: str) -> None:
-    layer, text = load_layer(f"{FILE}:{name}"), f"{FILE}:{name}"
+    layer, text = load_layer(f"{BAD_LAYERS}:{name}"), f"{BAD_LAYERS}:{name}"
     said = set()
     for refuse in (
         lambda: own_layer.stacking_obstacle(model(layer), CPU),
@@ -59,16 +58,16 @@ def test_what_training_refuses_probe_refuses(tmp_path: Path, name: str, sentence
 
 @pytest.mark.parametrize("name", ["Leaky", "Blind", "Overflows", "KeepsItsAttention", "Kinks"])
 def test_what_passes(name: str) -> None:
-    check_layer(load_layer(f"{FILE}:{name}"), 4, 10, CPU)
+    check_layer(load_layer(f"{BAD_LAYERS}:{name}"), 4, 10, CPU)
 
 
 def test_what_overflows_in_training_may_share_a_stack() -> None:
-    assert own_layer.stacking_obstacle(model(load_layer(f"{FILE}:Overflows")), CPU) is None
+    assert own_layer.stacking_obstacle(model(load_layer(f"{BAD_LAYERS}:Overflows")), CPU) is None
 
 
 def test_the_trial_leaves_nothing_on_the_module() -> None:
     """A tensor made inside `vmap` cannot be used outside it."""
-    spec = model(load_layer(f"{FILE}:KeepsAConstant"))
+    spec = model(load_layer(f"{BAD_LAYERS}:KeepsAConstant"))
     assert "item()" in (own_layer.stacking_obstacle(spec, CPU) or "")
     params = classifier.stack([classifier.init(spec, 0)])
     examples = draw_examples(stream_keys([0]), 8, 0, 16)
@@ -76,7 +75,7 @@ def test_the_trial_leaves_nothing_on_the_module() -> None:
 
 
 def test_a_layer_with_parts_that_rest_is_told() -> None:
-    layer = load_layer(f"{FILE}:RestsInEvaluation")
+    layer = load_layer(f"{BAD_LAYERS}:RestsInEvaluation")
     remark = (
         "RestsInEvaluation runs in evaluation mode: its dropout is off and its BatchNorm keeps its "
         "first statistics"
@@ -84,7 +83,12 @@ def test_a_layer_with_parts_that_rest_is_told() -> None:
     assert off_in_evaluation(layer, 4) == remark
     run = RunSpec(model(layer), 0)
     assert choose_stepper(run, choose_device("cpu"), "auto") == ("module", [remark])
-    for name in ("lstm", "transformer-encoder-layer", f"{FILE}:NormsTheBatch", f"{FILE}:Blind"):
+    for name in (
+        "lstm",
+        "transformer-encoder-layer",
+        f"{BAD_LAYERS}:NormsTheBatch",
+        f"{BAD_LAYERS}:Blind",
+    ):
         assert off_in_evaluation(load_layer(name), 4) is None
 
 
@@ -96,6 +100,6 @@ def test_numbers_of_any_kind_can_be_compared() -> None:
 
 
 def test_a_long_reason_is_cut_at_a_word() -> None:
-    why = own_layer.stacking_obstacle(model(load_layer(f"{FILE}:KeepsAConstant")), CPU) or ""
+    why = own_layer.stacking_obstacle(model(load_layer(f"{BAD_LAYERS}:KeepsAConstant")), CPU) or ""
     assert why.endswith(" …")
     assert len(why) <= 120

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.paths import SUPPORT
+from tests.support.paths import BAD_LAYERS
 
 from ithbit.errors import LayerError
 from ithbit.models import layer_source
@@ -26,13 +26,11 @@ from ithbit.models.layer_source import (
 )
 from ithbit.spec import ModelSpec, RunSpec
 
-FILE = SUPPORT / "bad_layers.py"
-
 
 def test_the_width_is_given_by_position_by_name_or_not_at_all() -> None:
-    assert load_layer(f"{FILE}:StateOfThree").build(7).enter.in_features == 7
-    assert load_layer(f"{FILE}:keyword").build(4).in_features == 4
-    assert load_layer(f"{FILE}:FixedWidth").build(3).map.in_features == 3
+    assert load_layer(f"{BAD_LAYERS}:StateOfThree").build(7).enter.in_features == 7
+    assert load_layer(f"{BAD_LAYERS}:keyword").build(4).in_features == 4
+    assert load_layer(f"{BAD_LAYERS}:FixedWidth").build(3).map.in_features == 3
     assert load_layer("torch.nn:Identity").build(3)(torch.ones(1)).item() == 1
 
 
@@ -61,8 +59,8 @@ def test_the_digest_follows_the_code(tmp_path: Path) -> None:
         ("nothing", "'nothing' is not a layer; give PATH.py:Factory"),
         ("torch:LSTM", "there is no ready-made layer torch:LSTM; there are torch:lstm, torch:rnn"),
         ("missing.py:Layer", r"there is no file missing\.py"),
-        (f"{FILE}:Missing", "has no Missing; it has AlwaysDrops, .*, FailsToBuild"),
-        (f"{FILE}:number", "number in .* is int, which is not callable"),
+        (f"{BAD_LAYERS}:Missing", "has no Missing; it has AlwaysDrops, .*, FailsToBuild"),
+        (f"{BAD_LAYERS}:number", "number in .* is int, which is not callable"),
         ("no_such_package.layers:Mine", "the module no_such_package.layers cannot be imported"),
     ],
 )
@@ -100,7 +98,7 @@ def test_a_file_that_fails(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_built(name: str, sentence: str) -> None:
     with pytest.raises(LayerError, match=sentence):
-        load_layer(f"{FILE}:{name}").build(4)
+        load_layer(f"{BAD_LAYERS}:{name}").build(4)
 
 
 def test_a_factory_must_be_callable() -> None:
@@ -168,7 +166,7 @@ def mine(tmp_path: Path) -> Path:
 @pytest.fixture
 def as_if_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """No layer is known, as in a process that has just begun."""
-    for known in ("_known", "_given_sources"):
+    for known in ("_registered", "_given_sources"):
         monkeypatch.setattr(layer_source, known, {})
 
 
@@ -208,7 +206,7 @@ def test_another_process_is_given_the_location_of_the_file(mine: Path, monkeypat
     run = RunSpec(model_of(mine), seed=0)
     given = sources([run, RunSpec(ModelSpec("rhi", "gru", 3), seed=0)])
     assert given == {run.model.code: f"{mine}:Mine"}
-    monkeypatch.setattr(layer_source, "_known", {})
+    monkeypatch.setattr(layer_source, "_registered", {})
     with pytest.raises(LayerError, match=r"the code of mine\.py:Mine \(.*\) is not known here"):
         layer_for(run.model)
     register_sources(given)
@@ -220,7 +218,7 @@ def test_another_process_is_given_the_location_of_the_file(mine: Path, monkeypat
 def test_code_that_does_not_fit_is_not_run(mine: Path, monkeypatch) -> None:
     run = RunSpec(model_of(mine), seed=0)
     given = sources([run])
-    monkeypatch.setattr(layer_source, "_known", {})
+    monkeypatch.setattr(layer_source, "_registered", {})
     register_sources(given)
     mine.write_text("raise RuntimeError('was run')\n")
     with pytest.raises(LayerError, match=r"mine\.py:Mine has changed: .* but this run has"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support import every_token
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.paths import ROOT, TOY_LAYERS
 
 import ithbit
 from ithbit.errors import LayerError
@@ -23,14 +23,13 @@ from ithbit.tasks.sampling import draw_examples, stream_keys
 from ithbit.tasks.tokens import token_table
 
 CPU = torch.device("cpu")
-TOYS = SUPPORT / "toy_layers.py"
 EXAMPLES = ROOT / "examples" / "layers.py"
-RECORD = json.loads(TOYS.with_name("toy_layers_0_1.json").read_text())
+RECORD = json.loads(TOY_LAYERS.with_name("toy_layers_0_1.json").read_text())
 SHORT = Protocol(epoch_examples=1100, held_out_examples=200, max_epochs=3)
 
 
 def model(name: str, task: str = "lhi", n: int = 3, layers: int = 2, width: int = 4, **more):
-    family, code = family_of(name if ":" in name else f"{TOYS}:{name}")
+    family, code = family_of(name if ":" in name else f"{TOY_LAYERS}:{name}")
     return ModelSpec(task, family, n, layers, width, code=code, **more)
 
 
@@ -42,7 +41,7 @@ def digest(tensors) -> str:
 def trained(store: Path, spec: ModelSpec, seeds: list[int], **more):
     return ithbit.train(
         spec.task,
-        more.pop("family", f"{TOYS}:{spec.family.partition(':')[2]}"),
+        more.pop("family", f"{TOY_LAYERS}:{spec.family.partition(':')[2]}"),
         n=spec.n_bits,
         layers=spec.n_layers,
         width=spec.d_model,
@@ -90,7 +89,7 @@ def weights(store: Path, run: RunSpec):
 @pytest.mark.parametrize(
     "family",
     [
-        *(f"{TOYS}:{name}" for name in ("RunningMean", "LoopCell", "OneByOne", "Drops")),
+        *(f"{TOY_LAYERS}:{name}" for name in ("RunningMean", "LoopCell", "OneByOne", "Drops")),
         f"{EXAMPLES}:LeakyIntegrator",  # its sums depend on how its weights lie in memory
         "torch:transformer-encoder-layer-causal",
         "torch:rnn",
@@ -198,7 +197,7 @@ def test_buffers_are_those_of_the_seed() -> None:
     params = classifier.stack([classifier.init(spec, seed) for seed in (0, 1)])
     with_both = classifier.with_buffers(params, spec, [0, 1])
     for number in (0, 1):
-        drawn = load_layer(f"{TOYS}:RunningMean").build(4, 1000 + number).shift
+        drawn = load_layer(f"{TOY_LAYERS}:RunningMean").build(4, 1000 + number).shift
         assert torch.equal(with_both[f"blocks.{number}.shift"][1], drawn)
     examples, table = draw_examples(stream_keys([0, 1]), 3, 0, 8), token_table("lhi", 3)
     exchanged = {n: v.flip(0) if "shift" in n else v for n, v in with_both.items()}

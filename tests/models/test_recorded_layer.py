@@ -42,7 +42,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Knows no layers, as another process would."""
-    for known in ("_known", "_given_sources", "_recorded"):
+    for known in ("_registered", "_given_sources", "_recorded"):
         monkeypatch.setattr(layer_source, known, {}, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     own_layer.stacking_obstacle.cache_clear()
@@ -309,7 +309,7 @@ def test_what_is_no_layer_in_an_installed_module_is_not_called(
     assert "which is no class of torch.nn.Module" in found.set_aside[0]
     assert not trace.exists()
     point(folder, f"prog.__main__:{name}")
-    monkeypatch.setattr(layer_source, "_known", {})
+    monkeypatch.setattr(layer_source, "_registered", {})
     found = ithbit.verify(all_runs=True, store="store", device="cpu")
     assert "a program and no layer" in found.set_aside[0]
     assert "prog.__main__" not in sys.modules

@@ -18,7 +18,7 @@ from ithbit.published import Variant
 from ithbit.reporting.cells import Cell, Cells, gather
 from ithbit.reporting.comparison.compare import compare
 from ithbit.reporting.differences import settings_text, split_shared_and_distinct
-from ithbit.reporting.figures import FIGURES, draw, drawn, for_page
+from ithbit.reporting.figures import FIGURES, draw, figure_or_none, for_page
 from ithbit.reporting.figures.curves import curves_figure
 from ithbit.reporting.page.page import render_page
 from ithbit.reporting.tables.main import TABLES
@@ -66,25 +66,25 @@ def test_tables_and_comparison_never_pool(every_kind: Records) -> None:
     cells = gather(every_kind)
     main = {row.labels[1]: row.values for row in TABLES["main"](cells).rows if row.has_ours}
     assert main["Full softmax"][0].ours == "1/2*"
-    for _, told, _ in UNLIKE.values():
-        assert main[f"Full softmax, {told}"][0].ours == "2/2"
+    for _, label, _ in UNLIKE.values():
+        assert main[f"Full softmax, {label}"][0].ours == "2/2"
         for name in TABLES.keys() - {"positions"}:
-            assert told in " ".join(FORMATS["csv"](TABLES[name](cells), "ours").split())
+            assert label in " ".join(FORMATS["csv"](TABLES[name](cells), "ours").split())
     (cell,) = [c for c in compare(cells).kinds[0].comparisons if c.verdict != "missing"]
     assert (cell.ours, len(cell.runs)) == ("1/2", 2)
 
 
 def test_figures_and_curves_name_the_difference(every_kind: Records) -> None:
     cells = gather(every_kind)
-    shown = {name: words(figure) for name in FIGURES if (figure := drawn(name, cells))}
+    shown = {name: words(figure) for name in FIGURES if (figure := figure_or_none(name, cells))}
     assert set(shown) == {"successes", "accuracy", "epochs", "length"}
     softmax = Variant("lhi", "softmax-full", 2)
     curves = curves_figure(every_kind, Cell(softmax, 8))
     lines = [line for line in curves.axes[0].get_lines() if line.get_label()[0] != "_"]
     assert len({str(line.get_color()) for line in lines}) == len(lines) == len(UNLIKE)
-    for kind, (_, told, _) in UNLIKE.items():
-        assert all(told in text for text in shown.values())
-        assert told in words(curves) or kind == "positions"  # which has curves of its own
+    for kind, (_, label, _) in UNLIKE.items():
+        assert all(label in text for text in shown.values())
+        assert label in words(curves) or kind == "positions"  # which has curves of its own
     learned = words(curves_figure(every_kind, Cell(softmax, 8, "learned")))
     assert "learned positions" in learned
 
@@ -92,26 +92,29 @@ def test_figures_and_curves_name_the_difference(every_kind: Records) -> None:
 @pytest.mark.usefixtures("without_figures")
 def test_the_page_never_pools(every_kind: Records) -> None:
     page = render_page(every_kind)
-    for _, told, _ in UNLIKE.values():
-        assert f"constructive, {told}</th><td" in page
+    for _, label, _ in UNLIKE.values():
+        assert f"constructive, {label}</th><td" in page
         # The paper's p-value is no other row's.
-        row = page.split(f"Full softmax, {told}</th>")[1].split("</tr>")[0]
+        row = page.split(f"Full softmax, {label}</th>")[1].split("</tr>")[0]
         assert "2/2" in row
         assert "p = " not in row
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.S)[0])
     at = data["columns"].index("settings")
-    assert {row[at] for row in data["rows"]} == {"paper", *(told for _, told, _ in UNLIKE.values())}
+    assert {row[at] for row in data["rows"]} == {
+        "paper",
+        *(label for _, label, _ in UNLIKE.values()),
+    }
 
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_without_the_papers_settings_both_values_are_named(tmp_path: Path, kind: str) -> None:
-    by, told, usual = UNLIKE[kind]
+    by, label, usual = UNLIKE[kind]
     short = Protocol(max_epochs=3)
     plans = [*changed({}, short), *changed(by, short)]
     cells = gather(load_rows(write_store(tmp_path, plans, with_history=False)))
     table = TABLES["main"](cells)
     labels = {row.labels[1] for row in table.rows}
-    assert labels == {f"Full softmax, {told}", f"Full softmax, {usual}"}
+    assert labels == {f"Full softmax, {label}", f"Full softmax, {usual}"}
     assert "all runs differ from the paper's settings in: epochs = 3" in table.notes
     assert not compare(cells).n_compared
 
@@ -227,7 +230,7 @@ def test_a_store_of_probes_alone_has_a_page_and_one_of_nothing_a_sentence(tmp_pa
     probed = page.split('id="probed"')[1].split("</section>")[0]
     assert probed.count("<svg") == 5
     assert probed.count("Singular values at k") == 1  # what 0.1 left has none
-    assert "epochs = 12" in probed  # probes of one layer are told apart
+    assert "epochs = 12" in probed  # probes of one layer are distinguished
     assert "ublished" not in re.sub("<style.*?</style>|<script.*?</script>", "", page, flags=re.S)
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="holds no runs; start some with `ithbit sweep`"):

@@ -62,8 +62,8 @@ def test_every_table_has_them(records: Records, name: str) -> None:
         for word in said:
             assert text.count(f"{WORDS[word][0]} {word} (") == 1  # explained once
     rows = csv.DictReader(io.StringIO(FORMATS["csv"](table, "both")))
-    told = [[v for head, v in row.items() if head.endswith(tuple(WORDS)) and v] for row in rows]
-    assert {tuple(each) for each in told if each} == {counts}
+    shares = [[v for head, v in row.items() if head.endswith(tuple(WORDS)) and v] for row in rows]
+    assert {tuple(each) for each in shares if each} == {counts}
     # Where the published numbers stand alone nothing is said of ours.
     assert "refuted" not in FORMATS["text"](table, "published")
 

@@ -184,7 +184,7 @@ def test_histories_of_other_runs_are_refused(tmp_path: Path, mixed_records: Reco
     path = tmp_path / "runs.parquet"
     rows = mixed_records.rows
     rows.tail(rows.height - 1).write_parquet(path)
-    with pytest.raises(StoreError, match="which is not a run of the table beside it"):
+    with pytest.raises(StoreError, match="which is not a run of the table in its folder"):
         load_rows(tmp_path).histories()
 
 

@@ -144,13 +144,13 @@ def test_a_damaged_checkpoint_is_set_aside_and_said(damage, stopped, tmp_path, k
     state = stopped.path / "state.safetensors"
     damage(state)
     damaged = state.read_bytes()
-    told: list[Event] = []
-    (result,) = train([RUN], tmp_path / "store", CPU, watch=told.append)
+    events: list[Event] = []
+    (result,) = train([RUN], tmp_path / "store", CPU, watch=events.append)
     assert isinstance(result, Result)
-    remark = told[0].what
+    remark = events[0].what
     assert isinstance(remark, str)
     assert f"the checkpoint of {RUN.name} is damaged (" in remark
-    assert remark.endswith("); kept as state.damaged.safetensors; starting anew")
+    assert remark.endswith("); kept as state.damaged.safetensors; starting again")
     assert "\n" not in remark
     assert (stopped.path / "state.damaged.safetensors").read_bytes() == damaged
     assert kept(tmp_path / "store", RUN) == kept(tmp_path / "unbroken", RUN)

@@ -229,15 +229,16 @@ def test_merging(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [name for name in SAID["resumed"] if "_s0-" in name])
-def test_unfinished_runs_go_on(folder: str, store: Path) -> None:
+def test_unfinished_runs_resume(folder: str, store: Path) -> None:
     """Bit for bit, on a machine that computes as the one did where the store was written."""
     said = SAID["resumed"][folder]
     run = run_from_json(json.loads((store / folder / "spec.json").read_text())["spec"])
-    told: list[Event] = []
-    (result,) = train([run], store, choose_device("cpu"), watch=told.append)
-    epochs = [event.what.epoch for event in told if isinstance(event.what, Epoch)]
+    events: list[Event] = []
+    (result,) = train([run], store, choose_device("cpu"), watch=events.append)
+    epochs = [event.what.epoch for event in events if isinstance(event.what, Epoch)]
     assert epochs == said["epochs_trained_on_resume"]
-    assert [str(event.what) for event in told if isinstance(event.what, str)] == said["remarks"]
+    remarks = [remark.replace("starting anew", "starting again") for remark in said["remarks"]]
+    assert [str(event.what) for event in events if isinstance(event.what, str)] == remarks
     kept = RunFolder(store, run)
     # Since 0.2 the state stays where the epochs ran out.
     assert {path.name for path in kept.path.iterdir()} - {"state.safetensors"} == set(

@@ -88,7 +88,7 @@ def test_export_packs(store, packed, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("../evil-0123456789ab/spec.json", "which is no file of a run"),
         ("/tmp/x-0123456789ab/spec.json", "which is no file of a run"),
@@ -99,12 +99,12 @@ def test_export_packs(store, packed, tmp_path) -> None:
         ("..-0123456789ab/spec.json", ""),
     ],
 )
-def test_names_that_are_not_a_runs_are_refused(tmp_path, name, told) -> None:
+def test_names_that_are_not_a_runs_are_refused(tmp_path, name, message) -> None:
     path = tmp_path / "foreign.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, json.dumps({}))
-    if told:
-        with pytest.raises(StoreError, match=told):
+    if message:
+        with pytest.raises(StoreError, match=message):
             opened(path)
     else:  # an odd name of a folder, but one inside
         assert (opened(path) / "..-0123456789ab" / "spec.json").is_file()

@@ -174,3 +174,9 @@ class Browser:
             parameters |= {"captureBeyondViewport": True, "clip": {**box, "scale": 1}}
         reply = self.call("Page.captureScreenshot", **parameters)
         path.write_bytes(base64.b64decode(reply["data"]))
+
+
+def complaints(page: Browser) -> list[Any]:
+    """What the page wrote to the console: warnings, errors and all else."""
+    kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+    return [event for event in page.events if event.get("method") in kinds]

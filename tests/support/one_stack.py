@@ -1,14 +1,16 @@
-"""Runs of one spec, trained in this process as a stack: what tests of the engine begin with."""
+"""Runs of one spec, trained in this process as a stack, and what they saved: what tests of the
+engine begin with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.loop import train_cell
 from ithbit.engine.options import Switch
 from ithbit.engine.outcomes import to_train
+from ithbit.engine.stack import fresh_state
 from ithbit.engine.training_context import StopRequest, TrainingContext, Watcher
-from ithbit.spec import RunSpec
+from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
 from ithbit.store.records import Failure, Result
 
@@ -29,3 +31,16 @@ def train(
     )
     train_cell(to_train(runs, context, retry_failed)[0], context)
     return [done for run in runs if (done := RunFolder(store, run).outcome())]
+
+
+def runs_of(seeds: Iterable[int], protocol: Protocol, **model: int) -> list[RunSpec]:
+    """GRUs on RHI, of three bits unless given otherwise."""
+    spec = ModelSpec("rhi", "gru", **{"n_bits": 3} | model)
+    return [RunSpec(spec, seed, protocol) for seed in seeds]
+
+
+def saved_epochs(store: Path, run: RunSpec) -> int:
+    """The epochs in a run's checkpoint."""
+    checkpoint, remark = RunFolder(store, run).load(vars(fresh_state(run)))
+    assert remark is None
+    return 0 if checkpoint is None else checkpoint.epochs_done

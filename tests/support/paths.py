@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 SUPPORT = TESTS / "support"
 RESULTS = ROOT / "results"
+TOY_LAYERS = SUPPORT / "toy_layers.py"
+BAD_LAYERS = SUPPORT / "bad_layers.py"
 
 
 def _unpacked(folder: Path) -> Path:

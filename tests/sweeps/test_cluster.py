@@ -1,4 +1,4 @@
-"""The loop over an executor, with one that trains in this process and misbehaves as told."""
+"""The loop over an executor, with one that trains in this process and misbehaves on request."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -187,7 +187,7 @@ def test_an_attempt_with_a_new_epoch_does_not_count(tmp_path):
     folder.create()
     (folder.path / "history.jsonl").write_text(line)
     sweep.finish()
-    assert "a job ended early, its runs go on" in said[0]
+    assert "a job ended early, its runs continue" in said[0]
     (share,) = toy.submissions[-1].shares
     assert (share.attempt, share.epochs, len(share.runs)) == (1, 1, 2)
 
@@ -204,16 +204,16 @@ def test_what_never_reached_the_queue_is_handed_over(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         (["vanish"], "ended without a trace in"),
         (["error no CUDA here"], "no CUDA here"),
         (["log", "log"], "did not come up on a node, on toy as toy: python: not found"),
     ],
 )
-def test_what_a_person_must_mend_is_told_once(tmp_path, what, told):
+def test_what_a_person_must_mend_is_told_once(tmp_path, what, message):
     toy = Toy(*what)
-    with pytest.raises(ClusterError, match=told) as error:
+    with pytest.raises(ClusterError, match=message) as error:
         sweep_of(tmp_path, toy, RUNS[:1]).finish()
     assert "nothing was resubmitted" in str(error.value)
     assert len(toy.submissions) == len(what)

@@ -1,4 +1,4 @@
-"""Users' layers in other processes: told where the code lies, and stopped by a sentence if it has
+"""Users' layers in other processes: given where the code is, and stopped by a sentence if it has
 changed."""
 
 import io
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.paths import SUPPORT
+from tests.support.paths import TOY_LAYERS
 
 from ithbit.engine.options import TrainingOptions
 from ithbit.engine.training_context import Event, Notice
@@ -27,14 +27,13 @@ from ithbit.sweeps.executors.node import train_share
 from ithbit.sweeps.processes import serve
 from ithbit.sweeps.runner import run_all
 
-TOYS = SUPPORT / "toy_layers.py"
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=2)
 
 
 @pytest.fixture
 def layers(tmp_path: Path) -> Path:
     path = tmp_path / "layers.py"
-    path.write_bytes(TOYS.read_bytes())
+    path.write_bytes(TOY_LAYERS.read_bytes())
     return path
 
 
@@ -47,7 +46,7 @@ def runs_of(given, *seeds: int, n: int = 3) -> list[RunSpec]:
 def test_a_file_that_changed_before_a_worker_read_it(tmp_path: Path, layers, monkeypatch) -> None:
     runs = runs_of(f"{layers}:RunningMean", 0)
     order = {"number": 1, "runs": [run.to_json() for run in runs], "layers": sources(runs)}
-    monkeypatch.setattr(layer_source, "_known", {})  # as in another process
+    monkeypatch.setattr(layer_source, "_registered", {})  # as in another process
     layers.write_text(layers.read_text() + "# changed\n")
     answers = io.StringIO()
     line = io.StringIO(json.dumps(order | {"seconds": 60.0}) + "\n")
@@ -114,14 +113,14 @@ def test_a_stack_that_fails_goes_on_one_at_a_time(tmp_path: Path) -> None:
     class Tires(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             stacked = functorch.maybe_get_level(x) > 0 and len(functorch.get_unwrapped(x)) > 1
-            if stacked and told:  # the trial passes
+            if stacked and events:  # the trial passes
                 raise ValueError("tired of stacks")
             return super().forward(x)
 
-    told: list[Event] = []
+    events: list[Event] = []
     runs = runs_of(lambda width: Tires(width, width), 0, 1)
     runs = [replace(run, protocol=replace(TINY, max_epochs=3)) for run in runs]
-    results = run_all(runs, tmp_path, TrainingOptions("cpu", workers=1), told.append)
+    results = run_all(runs, tmp_path, TrainingOptions("cpu", workers=1), events.append)
     assert [result.epochs for result in results if isinstance(result, Result)] == [3, 3]
-    (notice,) = (event.what for event in told if isinstance(event.what, Notice))
+    (notice,) = (event.what for event in events if isinstance(event.what, Notice))
     assert "failed with 2 runs at once (ValueError: tired of stacks): trained one at a" in notice

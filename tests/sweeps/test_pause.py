@@ -5,16 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.one_stack import train
+from tests.support.one_stack import runs_of, saved_epochs, train
+from tests.support.waiting import wait_until
 
 from ithbit.engine.options import TrainingOptions
-from ithbit.engine.stack import Stack, fresh_state
+from ithbit.engine.stack import Stack
 from ithbit.engine.training_context import Event, StopRequest
 from ithbit.spec import ModelSpec, Protocol, RunSpec
 from ithbit.store.folder import RunFolder
@@ -24,25 +23,6 @@ from ithbit.sweeps.runner import run_all
 from ithbit.sweeps.threads import StackQueue
 
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=40)
-
-
-def runs_of(seeds, protocol: Protocol = TINY, **model) -> list[RunSpec]:
-    spec = ModelSpec("rhi", "gru", **{"n_bits": 3} | model)
-    return [RunSpec(spec, seed, protocol) for seed in seeds]
-
-
-def saved_epochs(store: Path, run: RunSpec) -> int:
-    """The epochs in a run's checkpoint."""
-    checkpoint, remark = RunFolder(store, run).load(vars(fresh_state(run)))
-    assert remark is None
-    return 0 if checkpoint is None else checkpoint.epochs_done
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.005)
 
 
 def train_command(store: Path, seeds: str) -> list[str]:
@@ -89,11 +69,11 @@ def test_a_ctrl_c_saves_every_run_and_says_from_where_it_goes_on(tmp_path) -> No
     epochs = [saved_epochs(tmp_path, run) for run in runs]
     assert epochs == [len(folder.history()) for folder in folders]
     named = ", ".join(f"gru s{seed} after epoch {epochs[seed]}" for seed in seeds)
-    assert said == f"ithbit: stopped; 3 runs saved ({named}); the same command goes on from there"
+    assert said == f"ithbit: stopped; 3 runs saved ({named}); the same command continues from there"
 
 
 def test_a_pause_in_the_middle_of_an_epoch_abandons_it(tmp_path, kept, monkeypatch) -> None:
-    runs, stop, steps = runs_of(range(2)), StopRequest(), []
+    runs, stop, steps = runs_of(range(2), TINY), StopRequest(), []
     train(runs, tmp_path / "unbroken")
     take = Stack._take
 
@@ -118,7 +98,7 @@ class OwnSignal(BaseException):
 
 
 def test_what_is_no_error_saves_too(tmp_path) -> None:
-    (run,) = runs_of([0])
+    (run,) = runs_of([0], TINY)
 
     def watch(event: Event) -> None:
         if isinstance(event.what, Epoch) and event.what.epoch == 5:
@@ -140,23 +120,23 @@ def test_a_limit_in_minutes_gives_every_run_its_turns(workers, tmp_path, kept, m
     if done:
         assert run_all(runs, store, TrainingOptions("cpu", workers=workers, minutes=0.0)) == []
         assert [saved_epochs(store, run) for run in runs] == [1] * 6
-    told: list[Event] = []
+    events: list[Event] = []
     results = run_all(
-        runs, store, TrainingOptions("cpu", workers=workers, minutes=60.0), told.append
+        runs, store, TrainingOptions("cpu", workers=workers, minutes=60.0), events.append
     )
     assert all(isinstance(result, Result) for result in results)
     run_all(runs, tmp_path / "whole", TrainingOptions("cpu", workers=1))
     for run in runs:
         assert kept(store, run) == kept(tmp_path / "whole", run)
     # Nobody had a second turn before others had their first.
-    epochs = [event.what.epoch for event in told if isinstance(event.what, Epoch)]
+    epochs = [event.what.epoch for event in events if isinstance(event.what, Epoch)]
     assert sorted(epochs) == [epoch for epoch in range(1 + done, 5) for _ in runs]
     if workers == 1:
         assert epochs == sorted(epochs)
 
 
 def test_turns() -> None:
-    stacks = [runs_of([seed]) for seed in range(3)]
+    stacks = [runs_of([seed], TINY) for seed in range(3)]
     queue = StackQueue(stacks, minutes=1.0)
     assert queue.take() == (stacks[0], threads.TURN_SECONDS)
     queue.requeue_unfinished(dict.fromkeys(stacks[0], 2))

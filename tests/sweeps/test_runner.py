@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.one_stack import train
-from tests.support.paths import SUPPORT
+from tests.support.one_stack import runs_of, train
+from tests.support.paths import TOY_LAYERS
+from tests.support.waiting import wait_until
 
 from ithbit.engine.cell import stack_size
 from ithbit.engine.device import choose_device
@@ -30,22 +30,9 @@ from ithbit.sweeps.runner import group, run_all
 from ithbit.sweeps.threads import StackQueue
 
 CPU = choose_device("cpu")
-TOYS = SUPPORT / "toy_layers.py"
 TINY = Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=40)
 ENDLESS = replace(TINY, max_epochs=10_000_000)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-def runs_of(seeds, protocol: Protocol = TINY, **model) -> list[RunSpec]:
-    spec = ModelSpec("rhi", "gru", **{"n_bits": 3} | model)
-    return [RunSpec(spec, seed, protocol) for seed in seeds]
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.01)
 
 
 def has_history(store: Path, run: RunSpec) -> bool:
@@ -102,25 +89,25 @@ def undisturbed(tmp_path, kept):
 
 def test_workers_give_the_same_bits_as_this_process(tmp_path, kept, undisturbed) -> None:
     """Also of users' layers, whose code they load by themselves."""
-    runs = runs_of(range(3)) + runs_of([7], n_layers=2)
-    for given in (f"{TOYS}:RunningMean", "torch:lstm"):
+    runs = runs_of(range(3), TINY) + runs_of([7], TINY, n_layers=2)
+    for given in (f"{TOY_LAYERS}:RunningMean", "torch:lstm"):
         family, code = family_of(given)
         model = ModelSpec("rhi", family, 3, d_model=4, code=code)
         runs.append(RunSpec(model, 0, replace(TINY, max_epochs=2)))
     expected = undisturbed(runs)
-    store, told = tmp_path / "workers", []
-    results = run_all(runs, store, TrainingOptions("cpu", workers=2), told.append)
+    store, events = tmp_path / "workers", []
+    results = run_all(runs, store, TrainingOptions("cpu", workers=2), events.append)
     assert [kept(store, run) for run in runs] == expected
     assert results == [RunFolder(store, run).result() for run in runs]
     assert [r.environment["path"] for r in results] == ["stacked"] * 4 + ["module"] * 2
-    for run, result in zip(runs, results, strict=True):  # and the watcher was told everything
-        of_run = [event.what for event in told if event.run == run]
+    for run, result in zip(runs, results, strict=True):  # and the watcher got everything
+        of_run = [event.what for event in events if event.run == run]
         of_run = [what for what in of_run if not isinstance(what, str)]
         assert of_run == [*RunFolder(store, run).history(), result]
 
-    told.clear()  # now that all is done, nothing is trained and no worker started
-    assert run_all(runs, store, TrainingOptions("cpu", workers=2), told.append) == results
-    assert [event.what for event in told] == results
+    events.clear()  # now that all is done, nothing is trained and no worker started
+    assert run_all(runs, store, TrainingOptions("cpu", workers=2), events.append) == results
+    assert [event.what for event in events] == results
 
 
 def test_nothing_to_do(tmp_path) -> None:
@@ -129,7 +116,7 @@ def test_nothing_to_do(tmp_path) -> None:
 
 
 def test_a_run_given_twice_is_trained_once(tmp_path) -> None:
-    (run,) = runs_of([0])
+    (run,) = runs_of([0], TINY)
     assert len(run_all([run, run], tmp_path, TrainingOptions("cpu"))) == 1
 
 
@@ -188,16 +175,18 @@ def test_a_run_whose_workers_die_is_recorded_and_its_neighbours_go_on(
     assert (
         run_all(runs, store, TrainingOptions("cpu", workers=2))[1] == results[1]
     )  # not tried again unasked
-    told: list[Event] = []
-    run_all(runs, store, TrainingOptions("cpu", workers=1, retry_failed=True), told.append)
+    events: list[Event] = []
+    run_all(runs, store, TrainingOptions("cpu", workers=1, retry_failed=True), events.append)
     assert kept(store, bad) == expected[1]
-    assert not any(isinstance(event.what, Failure) for event in told)  # it is tried again instead
+    assert not any(isinstance(event.what, Failure) for event in events)  # it is tried again instead
 
 
 def test_workers_that_cannot_start_are_recorded(tmp_path, monkeypatch) -> None:
     """They die before they have made a folder."""
     monkeypatch.setenv("PYTHONHOME", str(tmp_path / "no python here"))
-    failures = run_all(runs_of(range(2)), tmp_path / "store", TrainingOptions("cpu", workers=2))
+    failures = run_all(
+        runs_of(range(2), TINY), tmp_path / "store", TrainingOptions("cpu", workers=2)
+    )
     assert [failure.error for failure in failures] == [
         "its worker process died 3 times, last with status 1"
     ] * 2
@@ -286,12 +275,12 @@ def test_a_second_ctrl_c_waits_for_no_worker(tmp_path) -> None:
     finally:
         parent.kill()
         parent.wait()
-    assert "stopped at once; the same command goes on from what was saved" in err
+    assert "stopped at once; the same command continues from what was saved" in err
     assert not any(map(is_alive, workers))
 
 
 def test_an_error_of_the_store_ends_the_sweep_with_its_sentence(tmp_path) -> None:
-    runs = runs_of(range(2))
+    runs = runs_of(range(2), TINY)
     folder = RunFolder(tmp_path, runs[1])
     folder.create()
     (folder.path / "spec.json").write_text("{}")
@@ -305,7 +294,7 @@ def test_an_error_of_the_store_ends_the_sweep_with_its_sentence(tmp_path) -> Non
 @pytest.mark.parametrize("n_workers", [1, 2, 7, 64])
 @pytest.mark.parametrize("n_seeds", [1, 2, 5, 40])
 def test_grouping(n_workers, n_seeds) -> None:
-    runs = runs_of(range(n_seeds)) + runs_of(range(n_seeds), n_bits=64, protocol=Protocol())
+    runs = runs_of(range(n_seeds), TINY) + runs_of(range(n_seeds), n_bits=64, protocol=Protocol())
     stacks = group(runs, CPU, n_workers)
     assert sorted(run.run_id for stack in stacks for run in stack) == sorted(
         run.run_id for run in runs
@@ -325,14 +314,14 @@ def test_the_longest_stacks_come_first() -> None:
 
 
 def test_events_travel_between_processes(tmp_path) -> None:
-    told: list[Event] = []
-    sound, failing = runs_of([0]) + runs_of([0], replace(TINY, learning_rate=1e30))
-    train([sound], tmp_path, CPU, watch=told.append)
-    train([failing], tmp_path, CPU, watch=told.append)
-    told.append(Event(sound, "a remark [with brackets]"))
-    told.append(Event(sound, Notice("so it is trained")))
-    assert {type(event.what) for event in told} == {Epoch, Result, Failure, str, Notice}
-    for event in told:
+    events: list[Event] = []
+    sound, failing = runs_of([0], TINY) + runs_of([0], replace(TINY, learning_rate=1e30))
+    train([sound], tmp_path, CPU, watch=events.append)
+    train([failing], tmp_path, CPU, watch=events.append)
+    events.append(Event(sound, "a remark [with brackets]"))
+    events.append(Event(sound, Notice("so it is trained")))
+    assert {type(event.what) for event in events} == {Epoch, Result, Failure, str, Notice}
+    for event in events:
         line = json.loads(json.dumps(event_to_json(event)))
         assert event_from_json(line, event.run) == event
         assert type(event_from_json(line, event.run).what) is type(event.what)

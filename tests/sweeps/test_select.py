@@ -166,3 +166,29 @@ def test_lists_in_protocol_are_crossed(tmp_path: Path) -> None:
         read_sweep(write(tmp_path, GOOD + "learning_rate = [0.001, -1.0]\n"))
     with pytest.raises(SpecError, match="every list needs a value"):
         sweep_runs(str(write(tmp_path, GOOD + "learning_rate = []\n")))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ("1" * 5000, "at most 19 digits"),
+        (f"0-{'9' * 5000}", "at most 19 digits"),
+        ("0-9999," * 200 + "1", "at most 1,000,000 seeds"),
+    ],
+)
+def test_seeds_without_end_are_refused(seeds: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=said):
+        parse_seeds(seeds)
+    with pytest.raises(SpecError, match=said):
+        read_sweep(write(tmp_path, GOOD.replace('"0-2"', f'"{seeds}"')))
+
+
+def test_lists_that_cross_without_end_are_refused(tmp_path: Path) -> None:
+    numbers = list(range(1, 2001))
+    many = f'task = ["rhi"]\nfamily = ["gru"]\nlayers = {numbers}\nn = {numbers}\nseeds = "0"\n'
+    with pytest.raises(SpecError, match="more than 1,000,000 combinations"):
+        read_sweep(write(tmp_path, many))
+    few = many.replace(f"layers = {numbers}", "layers = [1]")
+    assert len(read_sweep(write(tmp_path, few))) == 2000
+    with pytest.raises(SpecError, match="more than 1,000,000 runs"):
+        read_sweep(write(tmp_path, few.replace('"0"', '"0-999"')))

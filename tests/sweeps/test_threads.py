@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.one_stack import train
+from tests.support.one_stack import saved_epochs, train
 
 from ithbit.engine import loop
 from ithbit.engine.device import Device, choose_device
 from ithbit.engine.options import TrainingOptions
-from ithbit.engine.stack import fresh_state
 from ithbit.engine.training_context import (
     Event,
     Notice,
@@ -69,13 +68,6 @@ def side_by_side(
         raise interruption(turns.unfinished)
 
 
-def saved_epochs(store, run: RunSpec) -> int:
-    """The epochs in a run's checkpoint."""
-    checkpoint, remark = RunFolder(store, run).load(vars(fresh_state(run)))
-    assert remark is None
-    return 0 if checkpoint is None else checkpoint.epochs_done
-
-
 def ours() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.endswith("(work)")}
 
@@ -111,12 +103,12 @@ def test_a_stack_that_is_not_ready_lets_others_pass(tmp_path) -> None:
 def test_side_by_side_the_bits_are_the_same(tmp_path, kept, undisturbed) -> None:
     stacks = cells()
     expected = undisturbed(stacks)
-    told: list[Event] = []
+    events: list[Event] = []
     callers, inside = set(), []
 
     def watch(event: Event) -> None:
         inside.append(event)
-        told.append(event)
+        events.append(event)
         callers.add(threading.current_thread())
         time.sleep(0.0005)  # long enough for another to come in, if it could
         assert inside == [event]
@@ -129,7 +121,7 @@ def test_side_by_side_the_bits_are_the_same(tmp_path, kept, undisturbed) -> None
     assert ours() == set()
     for run in runs:
         folder = RunFolder(tmp_path / "side", run)
-        of_run = [event.what for event in told if event.run == run]
+        of_run = [event.what for event in events if event.run == run]
         assert of_run == [*folder.history(), folder.result()]
 
 
@@ -166,7 +158,7 @@ def test_a_watcher_that_raises_ends_all_threads(tmp_path, kept, undisturbed, mon
 
     with pytest.raises(StopNowError):
         side_by_side(stacks, tmp_path / "side", 3, watch)
-    assert len(after) == 1  # nobody is told anything after that
+    assert len(after) == 1  # nobody gets anything after that
     assert ours() == set()
     runs = [run for stack in stacks for run in stack]
     folders = [RunFolder(tmp_path / "side", run) for run in runs]
@@ -193,12 +185,12 @@ def handlers():
 
 
 def sends(signum: int, when: int):
-    """A watcher that sends this process one signal, upon one of the events it is told."""
-    told: list[Event] = []
+    """A watcher that sends this process one signal, upon one of the events it gets."""
+    events: list[Event] = []
 
     def watch(event: Event) -> None:
-        told.append(event)
-        if len(told) == when:
+        events.append(event)
+        if len(events) == when:
             os.kill(os.getpid(), signum)
 
     return watch
@@ -315,19 +307,19 @@ def test_a_lost_device_ends_the_sweep(tmp_path) -> None:
         for run in endless[1]
     ]
     device = LosingDevice(torch.device("cpu"), "for a test")
-    told: list[Event] = []
+    events: list[Event] = []
     with pytest.raises(DeviceError, match=r"the GPU failed: .* the same command resumes"):
-        side_by_side(endless, tmp_path, 3, told.append, device=device)
+        side_by_side(endless, tmp_path, 3, events.append, device=device)
     assert ours() == set()
-    assert not any(isinstance(event.what, Result | Failure) for event in told)
+    assert not any(isinstance(event.what, Result | Failure) for event in events)
 
 
 def test_a_notice_is_passed_on_once_and_a_remark_every_time() -> None:
-    told: list[Event] = []
-    tell, run = thread_safe_watcher(told.append, StopRequest()), cells()[0][0]
+    events: list[Event] = []
+    tell, run = thread_safe_watcher(events.append, StopRequest()), cells()[0][0]
     for what in (Notice("slow"), "seen", Notice("slow"), "seen", Notice("slower")):
         tell(Event(run, what))
-    assert [event.what for event in told] == ["slow", "seen", "seen", "slower"]
+    assert [event.what for event in events] == ["slow", "seen", "seen", "slower"]
 
 
 class Answers:

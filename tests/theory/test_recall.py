@@ -6,11 +6,14 @@ from itertools import product
 
 import numpy as np
 import pytest
+from flint import arb, ctx
 from tests.support.recall_inputs import embed, every_input, least_margin, successors
 
 import ithbit
 from ithbit.errors import SpecError
 from ithbit.theory.bounds import NoBoundError
+from ithbit.theory.bounds.borders import log2_count
+from ithbit.theory.bounds.stages import stages
 from ithbit.theory.layers import matrix
 from ithbit.theory.recall.certificate import build_recall, certify_recall
 from ithbit.theory.recall.copying import copying
@@ -239,6 +242,18 @@ def test_copying_runs_at_length_300():
 def test_a_sentence_for_every_mistake(call, sentence):
     with pytest.raises(SpecError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize(("layers", "size"), [(2, 16), (3, 16), (64, 10**12), (500, 10**12)])
+def test_borders_of_growing_alphabets_in_balls(layers, size):
+    """Also at the largest sizes, where numbers far past the border leave the range of doubles."""
+    found = ithbit.bound("induction-growing", "linear-causal", layers=layers, width=size, ff=size)
+    *hidden, last = stages("rhi", found.arch, 3)
+    room = found.n_star // 10**9
+    for n, excluded in ((found.n_star - room, False), (found.n_star + room + 1, True)):
+        with ctx.workprec(1024):
+            count = log2_count((*hidden, replace(last, values=n)), n, "bezout")
+            assert (count < (n - 1) * arb(n).log() / arb.const_log2()) is excluded
 
 
 def test_the_table_agrees_with_verdicts():

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.paths import SUPPORT
+from tests.support.paths import TOY_LAYERS
 
 import ithbit
 from ithbit.errors import IthbitError
 from ithbit.sweeps.estimate import observed_pace
 
-TOYS = SUPPORT / "toy_layers.py"
 TINY = ithbit.Protocol(batch_size=32, epoch_examples=64, held_out_examples=32, max_epochs=2)
 SAMPLED = 20  # damages tried in the default suite; all of them in the slow one
 Damage = Callable[[Path], object]
@@ -29,7 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("whole") / "runs"
     here = {"n": 2, "width": 4, "protocol": TINY, "store": store, "device": "cpu", "workers": 1}
     ithbit.train("lhi", "gru", seeds=[0, 1], **here)
-    ithbit.train("lhi", f"{TOYS}:RunningMean", seeds=[0], **here)
+    ithbit.train("lhi", f"{TOY_LAYERS}:RunningMean", seeds=[0], **here)
     ithbit.verify(all_runs=True, store=store, device="cpu")
     return store
 

@@ -62,16 +62,16 @@ def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
         args, kwargs = _with_known_names(tuple(parameters), args, kwargs)
-        for name, given in (*zip(parameters, args, strict=False), *kwargs.items()):
+        for name, value in (*zip(parameters, args, strict=False), *kwargs.items()):
             form = parameters[name].annotation if name in parameters else None
             forms = get_args(form) if isinstance(form, UnionType) else (form,)
             kinds = frozenset(get_origin(each) or each for each in forms)
             what, kind = _KINDS.get(kinds - {NoneType}, ("", object))
-            if not (isinstance(given, kind) or (given is None and NoneType in kinds)):
-                got = shorten(repr(given), 60, placeholder="…")
+            if not (isinstance(value, kind) or (value is None and NoneType in kinds)):
+                got = shorten(repr(value), 60, placeholder="…")
                 raise SpecError(f"{name} must be {what}, got {got}")
             if what == "a path":
-                check_path(name, given)
+                check_path(name, value)
         try:
             return function(*args, **kwargs)
         except PermissionError as error:  # of a folder on the way to a store or a file
@@ -83,17 +83,20 @@ def checked(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
 
 def _with_known_names(parameters: tuple[str, ...], args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments with tasks and families named as records name them."""
-    named = {"task": known_name, "family": known_name}
+    readers = {"task": known_name, "family": known_name}
     return (
         tuple(
-            named[name](given) if name in named else given
-            for name, given in zip((*parameters, *[""] * len(args)), args, strict=False)
+            readers[name](value) if name in readers else value
+            for name, value in zip((*parameters, *[""] * len(args)), args, strict=False)
         ),
-        {name: named[name](given) if name in named else given for name, given in kwargs.items()},
+        {
+            name: readers[name](value) if name in readers else value
+            for name, value in kwargs.items()
+        },
     )
 
 
-def known_name(given: Any) -> Any:
+def known_name(word: Any) -> Any:
     """A task or family as records name it, given in capitals or as tables print it; everything else
     as it is. Also for a list of them.
 
@@ -102,18 +105,18 @@ def known_name(given: Any) -> Any:
     >>> known_name("layers.py:RHI"), known_name("elsewhere"), known_name("MQAR")
     ('layers.py:RHI', 'elsewhere', 'mqar')
     """
-    if isinstance(given, list | tuple):
-        return [known_name(each) for each in given]
-    if not isinstance(given, str):
-        return given
+    if isinstance(word, list | tuple):
+        return [known_name(each) for each in word]
+    if not isinstance(word, str):
+        return word
     labels = {family.label.lower(): name for name, family in FAMILIES.items()}
     names = {each.lower(): each for each in (*TASKS, *FAMILIES, *FORMAL_FAMILIES)}
-    name = given.strip().lower()
-    if (known := (labels | names).get(name)) is None and name.replace("-", "").isalpha():
+    name = word.strip().lower()
+    if (canonical := (labels | names).get(name)) is None and name.replace("-", "").isalpha():
         from ithbit.theory.recall.tasks import RECALL_ONLY
 
-        known = name if name in RECALL_ONLY else None
-    return given if known is None else known
+        canonical = name if name in RECALL_ONLY else None
+    return word if canonical is None else canonical
 
 
 def renamed(**new_names: str) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
@@ -146,13 +149,13 @@ def renamed(**new_names: str) -> Callable[[Callable[Given, Returned]], Callable[
     return decorate
 
 
-def check_path(name: str, given: str | Path | None) -> None:
+def check_path(name: str, path: str | Path | None) -> None:
     """Raise `SpecError` for a text that names no file or folder: an empty one would mean the
     current folder."""
-    if isinstance(given, str) and not given.strip():
-        raise SpecError(f"{name} must name a file or folder, got {given!r}; the current one is .")
-    if "\0" in str(given):
-        raise SpecError(f"{name} must be a path, got {given!r:.60}")
+    if isinstance(path, str) and not path.strip():
+        raise SpecError(f"{name} must name a file or folder, got {path!r}; the current one is .")
+    if "\0" in str(path):
+        raise SpecError(f"{name} must be a path, got {path!r:.60}")
 
 
 def seeds_of(seeds: Seeds) -> list[int]:
@@ -216,8 +219,8 @@ def model_of(
 ) -> ModelSpec:
     """The model of a family or of a user's layer, given as `"layers.py:Mine"` or as its factory;
     the sizes are n, layers, width, heads and ff."""
-    named, code = family_of(family)
-    return ModelSpec(task_named(task), named, *sizes, positions=positions, code=code)
+    family_name, code = family_of(family)
+    return ModelSpec(task_named(task), family_name, *sizes, positions=positions, code=code)
 
 
 def on_slurm(on: str, local: dict[str, str], slurm: dict[str, Any]) -> bool:
@@ -258,7 +261,7 @@ def bits_of(bits: str | Iterable[int]) -> tuple[int, ...]:
     >>> bits_of("101"), bits_of([1, 0, 1])
     ((1, 0, 1), (1, 0, 1))
     """
-    found = [str(bit) for bit in bits] if isinstance(bits, Iterable) else []
-    if not found or set(found) - {"0", "1"}:
+    digits = [str(bit) for bit in bits] if isinstance(bits, Iterable) else []
+    if not digits or set(digits) - {"0", "1"}:
         raise SpecError(f"bits must be a string of 0 and 1 such as 1011, got {bits!r}")
-    return tuple(int(bit) for bit in found)
+    return tuple(int(bit) for bit in digits)

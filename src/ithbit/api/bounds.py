@@ -95,11 +95,11 @@ def bound(
     if best is None:
         from ithbit.theory.recall.verdicts import recall_verdict
 
-        found = recall_verdict(recall_task, arch, 64 if n is None else n)
+        task_verdict = recall_verdict(recall_task, arch, 64 if n is None else n)
         subject = f"no bound for {task} by {arch.depth} of {family} ({model})"
-        floats = found.in_floats
+        floats = task_verdict.in_floats
         more = "" if floats is None else f"; in a state of 32-bit numbers at most n = {floats:,}"
-        raise NoBoundError(f"{subject}: {found.answer}; {found.because}{more}")
+        raise NoBoundError(f"{subject}: {task_verdict.answer}; {task_verdict.because}{more}")
     accuracy = recall_accuracy(recall_task, arch, n) if n is not None and n > best.n_star else None
     values, words = recall_task.values or None, recall_task.query
     return LengthBounds(
@@ -152,14 +152,14 @@ def complexity(
         state=state,
         conv=conv,
     )
-    found = causal_complexity(arch, as_int("position", position))
+    result = causal_complexity(arch, as_int("position", position))
     if task is None and values is None:
-        return found
+        return result
     from ithbit.theory.recall.tasks import recall
     from ithbit.theory.recall.verdicts import one_layer_holds
 
     recall_task = recall("rhi" if task is None else task, values)
-    return replace(found, holds=one_layer_holds(recall_task, arch, found.dimension))
+    return replace(result, holds=one_layer_holds(recall_task, arch, result.dimension))
 
 
 @overload

@@ -44,24 +44,24 @@ def check(
     >>> report.verdict, report.exit_code
     ('keeps', 0)
     """
-    given = layer if model is None else model
-    if given is None or None not in (layer, model):
+    subject = layer if model is None else model
+    if subject is None or None not in (layer, model):
         raise SpecError("give either a layer or a model to check")
-    settings = settings_of(given, width, seconds, seed, allow, dtype, device)
-    if isinstance(given, str):
+    settings = settings_of(subject, width, seconds, seed, allow, dtype, device)
+    if isinstance(subject, str):
         from ithbit.contract.child import check_in_child
 
-        is_model = model is not None or given.startswith("transformers:")
-        return check_in_child(given, settings, kind="model" if is_model else "layer")
+        is_model = model is not None or subject.startswith("transformers:")
+        return check_in_child(subject, settings, kind="model" if is_model else "layer")
     from ithbit.contract.model_sources import is_whole_model
 
-    if model is not None or is_whole_model(given):
+    if model is not None or is_whole_model(subject):
         from ithbit.contract.whole_models import check_model
 
-        return check_model(given, settings, name or "")
+        return check_model(subject, settings, name or "")
     from ithbit.contract.check import check_contract
 
-    return check_contract(given, settings, name or "")
+    return check_contract(subject, settings, name or "")
 
 
 def settings_of(

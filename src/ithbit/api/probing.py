@@ -149,7 +149,7 @@ def capacity(
 
     A length is solved if, at one of the learning rates, at least `need` seeds succeed and are not
     refuted. The search doubles the length, then bisects, until a solved and a failed length are
-    within the `factor`. These two are the result: a bracket, *observed*. Beside it are the measured
+    within the `factor`. These two are the result: a bracket, *observed*. With it come the measured
     state S; the bits per number of the state; 32·S, the limit of a recurrent evaluation in 32-bit
     numbers; and, where it is smaller, n*, past which no weights solve the task.
 
@@ -176,7 +176,7 @@ def capacity(
         layer_for(models[0]).factory  # noqa: B018 (a factory that training would refuse)
     if minutes is not None and not number("minutes", minutes) > 0:
         raise SpecError(f"minutes must be more than 0, got {minutes:g}")
-    there = on_slurm(
+    on_cluster = on_slurm(
         on,
         {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile},
@@ -188,17 +188,17 @@ def capacity(
     ask = SearchSettings(rates, tuple(seeds_of(seeds)), need, factor, start, most_n)
     settings = protocol_of(protocol or PROTOCOL, max_epochs, examples=examples)
     search = Search(ask, Path(store), settings)
-    searches, chosen = dict.fromkeys(models, search), options.chosen_device
+    searches, chosen_device = dict.fromkeys(models, search), options.chosen_device
     until = time.monotonic() + 60 * (math.inf if minutes is None else minutes)
 
     def train(runs: list[RunSpec]) -> None:
-        if there:
+        if on_cluster:
             sweep(
                 runs, store=store, device=device, workers=workers, on=on, slurm=slurm,
                 slurm_profile=slurm_profile, watch=watch, progress=progress,
             )  # fmt: skip
             return
-        limited = replace(options, minutes=round_minutes(chosen, until))
+        limited = replace(options, minutes=round_minutes(chosen_device, until))
         run_here(runs, store, limited, Observers(watch, progress=progress))
 
     standings: list[SearchState] = []
@@ -206,40 +206,40 @@ def capacity(
         standings = [search.state(model) for model in searches]
         say(outlook(standings, search, options), file=sys.stderr)
     else:
-        for turn, standings in enumerate(rounds(searches, train, chosen, until)):
+        for turn, standings in enumerate(rounds(searches, train, chosen_device, until)):
             if progress:
                 time_needed = [] if turn else [outlook(standings, search, options)]
                 lines = [each.sentence() for each in standings if not each.done]
                 say(*time_needed, *lines, file=sys.stderr)
     rows = tuple(row(standing, measure=not dry_run) for standing in standings)
     stuck = tuple(each.sentence() for each in standings if each.stuck and not each.train)
-    found = Capacities(rows, search.sentence(), stuck)
+    capacities = Capacities(rows, search.sentence(), stuck)
     if out is not None:
         from ithbit.capacity_search.card import render_card
         from ithbit.store.writing import write_text
 
-        write_text(Path(out), render_card(found))
-    return found
+        write_text(Path(out), render_card(capacities))
+    return capacities
 
 
 def numbers(
-    name: str, given: "Number | str | Iterable[Number]", kind: "type[Number]"
+    name: str, argument: "Number | str | Iterable[Number]", kind: "type[Number]"
 ) -> "list[Number]":
     """Numbers as users give them: one, several, or a string such as 4,8,16.
 
     >>> numbers("width", "4,8", int), numbers("lr", 0.01, float)
     ([4, 8], [0.01])
     """
-    parts: list[Any] = given.split(",") if isinstance(given, str) else as_list(given)
+    parts: list[Any] = argument.split(",") if isinstance(argument, str) else as_list(argument)
     exactly = as_int if kind is int else number
     try:
-        found = [kind(each if isinstance(each, str) else exactly(name, each)) for each in parts]
+        values = [kind(each if isinstance(each, str) else exactly(name, each)) for each in parts]
     except ValueError:
         example = "4,8,16" if kind is int else "0.001,0.01"
-        raise SpecError(f"{name} must be numbers such as {example}, got {given!r}") from None
-    if not found or len(set(found)) != len(found):
-        raise SpecError(f"give every {name} once, and at least one, got {given!r}")
-    return found
+        raise SpecError(f"{name} must be numbers such as {example}, got {argument!r}") from None
+    if not values or len(set(values)) != len(values):
+        raise SpecError(f"give every {name} once, and at least one, got {argument!r}")
+    return values
 
 
 def outlook(standings: "list[SearchState]", search: "Search", options: TrainingOptions) -> str:

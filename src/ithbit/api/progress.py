@@ -80,7 +80,7 @@ class _Line:
         ten are right within a factor of two; for runs that stopped when solved fewer than half
         would be, so none is given.
         """
-        protocol, done = self.run.protocol, self.last.epoch if self.last else 0
+        protocol, epochs_done = self.run.protocol, self.last.epoch if self.last else 0
         if protocol.consistency:
             return Tightening.after(self.epochs).epochs_left
         if len(self.losses) < _FEWEST or not protocol.stop_loss or protocol.stop_when_solved:
@@ -88,7 +88,7 @@ class _Line:
         to_fall = math.log(protocol.stop_loss) - self.losses[-1]
         by_share = [max(1.0, to_fall / self._slope(share)) for share in _RECENT]
         agree = max(by_share) <= _AGREE * min(by_share)
-        return by_share[0] if agree and by_share[0] <= protocol.max_epochs - done else None
+        return by_share[0] if agree and by_share[0] <= protocol.max_epochs - epochs_done else None
 
     def _slope(self, share: float) -> float:
         """The change of the log loss per epoch, over the last `share` of the epochs."""
@@ -100,8 +100,10 @@ class _Line:
     @property
     def epochs_left(self) -> float:
         """The predicted number; without a prediction, all that the protocol allows."""
-        done = self.last.epoch if self.last else 0
-        return self.run.protocol.max_epochs - done if self.foreseen is None else self.foreseen
+        epochs_done = self.last.epoch if self.last else 0
+        return (
+            self.run.protocol.max_epochs - epochs_done if self.foreseen is None else self.foreseen
+        )
 
     @property
     def seconds_left(self) -> float | None:
@@ -164,12 +166,12 @@ class Board:
         return self._headline() + (f"; {epochs}" if epochs else "")
 
     def _headline(self) -> str:
-        done = sum(line.outcome is not None for line in self._lines.values())
+        n_done = sum(line.outcome is not None for line in self._lines.values())
         elapsed = time.monotonic() - self._started
         failed = sum(isinstance(line.outcome, Failure) for line in self._lines.values())
         among = f" ({failed} failed)" if failed else ""
-        counts = f"{done} of {pluralize(len(self._lines), 'run')} done{among}, {clock(elapsed)}"
-        seconds = None if done == len(self._lines) else self._seconds_left()
+        counts = f"{n_done} of {pluralize(len(self._lines), 'run')} done{among}, {clock(elapsed)}"
+        seconds = None if n_done == len(self._lines) else self._seconds_left()
         return counts if seconds is None else f"{counts}, {self._about} {clock(seconds)} left"
 
     @property
@@ -222,8 +224,8 @@ def _cells(line: _Line) -> list[RenderableType]:
     label = Text(_label(line.run))
     match line.outcome:
         case Result() as done:
-            best, ended = share_text(done.max_accuracy), "solved" if done.solved else "not solved"
-            return [label, str(done.epochs), "", f"{done.final_loss:.2e}", best, ended]
+            best, ending = share_text(done.max_accuracy), "solved" if done.solved else "not solved"
+            return [label, str(done.epochs), "", f"{done.final_loss:.2e}", best, ending]
         case Failure():
             return [label, "", "", "", "", "failed"]
     if line.last is None:
@@ -278,7 +280,7 @@ class TensorBoard:
         except OSError as error:
             self._broken = True
             why = f"cannot write {self.folder}: {error.strerror or error}"
-            say(f"ithbit: {why}; training goes on without TensorBoard", file=sys.stderr)
+            say(f"ithbit: {why}; training continues without TensorBoard", file=sys.stderr)
 
     def _write(self, file: Path, epoch: Epoch) -> None:
         from tensorboard.compat.proto.event_pb2 import Event as Record

@@ -123,10 +123,10 @@ def table(
     one_of("cannot show", show, SHOWS)
     cells = Cells() if show == "published" else _cells(store, settings)
     path = None if out is None else Path(out)
-    made = PaperTable(TABLES[name](cells), output_format, show, path)
-    if made.out is not None:
-        write_text(made.out, f"{made}\n")
-    return made
+    paper_table = PaperTable(TABLES[name](cells), output_format, show, path)
+    if paper_table.out is not None:
+        write_text(paper_table.out, f"{paper_table}\n")
+    return paper_table
 
 
 @renamed(all="all_cells")
@@ -180,7 +180,7 @@ def plot(
 
     `curves` draws the learning curves of one cell, all seeds, finished or not; with several tasks,
     families, depths, lengths or encodings, of every combination side by side. The other figures
-    show the published numbers beside ours.
+    show the published numbers next to ours.
 
     >>> len(plot("positions", store="results/paper").axes)
     2
@@ -194,14 +194,14 @@ def plot(
     one_of("unknown figure", name, (*FIGURES, "curves"))
     if out is not None:
         check_figure_format(Path(out))
-    chosen = [as_list(each) for each in (task, family, layers, n, positions)]
-    if name != "curves" and chosen != [[each] for each in CELL]:
+    choices = [as_list(each) for each in (task, family, layers, n, positions)]
+    if name != "curves" and choices != [[each] for each in CELL]:
         raise SpecError(
             "--task, --family, --layers, --n and --positions choose a cell for `ithbit plot "
             f"curves`; {name} shows them all: leave them out"
         )
     if name == "curves":
-        cells = [_cell(*each) for each in product(*chosen)]
+        cells = [_cell(*each) for each in product(*choices)]
         if not cells:
             raise SpecError("curves need at least one task, family, depth, length and encoding")
         records = _records(store)
@@ -229,9 +229,9 @@ def _cell(task: str, family: str, layers: int, n: int, positions: str) -> "Cell"
     from ithbit.reporting.cells import Cell
     from ithbit.spec import CODE_DIGITS, ModelSpec
 
-    named = family_named(family)
-    code = "0" * CODE_DIGITS if named.own else ""  # any code will do: curves are found by name
-    spec = ModelSpec(task_named(task), named.name, n, layers, positions=positions, code=code)
+    descriptor = family_named(family)
+    code = "0" * CODE_DIGITS if descriptor.own else ""  # any code will do: curves are found by name
+    spec = ModelSpec(task_named(task), descriptor.name, n, layers, positions=positions, code=code)
     return Cell(Variant(spec.task, spec.family, layers), n, positions)
 
 

@@ -34,6 +34,7 @@ from ithbit.sweeps.select import selected, sweep_runs
 if TYPE_CHECKING:
     from ithbit.engine.device import Device
     from ithbit.store.merging import Merged
+    from ithbit.sweeps.executors.ledger import Job
     from ithbit.sweeps.executors.slurm import SlurmOptions
 
 _MOST = 10  # folders listed of each status
@@ -55,8 +56,8 @@ class Status(Printable):
         return dict(Counter(self.runs.values()))
 
     def to_json(self) -> dict[str, Any]:
-        ended = [folder for folder, each in self.runs.items() if each in _EXPLAINED]
-        reasons = {folder: recorded(self.store / folder)[1] for folder in ended}
+        folders = [folder for folder, each in self.runs.items() if each in _EXPLAINED]
+        reasons = {folder: recorded(self.store / folder)[1] for folder in folders}
         return {"counts": self.counts, "runs": self.runs, "reasons": reasons}
 
     def render(self) -> Iterator[str]:
@@ -66,14 +67,14 @@ class Status(Printable):
         counts = self.counts
         summary = ", ".join(f"{counts[each]} {each}" for each in STATUSES if each in counts)
         yield f"{summary} ({pluralize(len(self.runs), 'run')})"
-        for shown in ("running", "queued", "stopped", "failed", "set aside"):
-            folders = [folder for folder, each in self.runs.items() if each == shown]
+        for status in ("running", "queued", "stopped", "failed", "set aside"):
+            folders = [folder for folder, each in self.runs.items() if each == status]
             for folder in folders[:_MOST]:
-                why = recorded(self.store / folder)[1] if shown in _EXPLAINED else None
+                why = recorded(self.store / folder)[1] if status in _EXPLAINED else None
                 in_a_line = f": {in_one_line(' '.join(why.split())[:_LONGEST])}" if why else ""
-                yield f"  {shown:9} {in_one_line(folder)}{in_a_line}"
+                yield f"  {status:9} {in_one_line(folder)}{in_a_line}"
             if len(folders) > _MOST:
-                yield f"  {shown:9} … and {len(folders) - _MOST} more"
+                yield f"  {status:9} … and {len(folders) - _MOST} more"
         for words, count in Counter(self.waits).most_common(3):
             yield f"  Slurm on {pluralize(count, 'run')}: {words}"
 
@@ -90,8 +91,8 @@ class Planned(Printable):
     def render(self) -> Iterator[str]:
         for run, each in self.runs.items():
             yield f"{each:9} {run.group:12} {run.folder}"
-        done = sum(each == "done" for each in self.runs.values())
-        yield f"{pluralize(len(self.runs), 'run')}, {done} done already; {self.outlook}"
+        n_done = sum(each == "done" for each in self.runs.values())
+        yield f"{pluralize(len(self.runs), 'run')}, {n_done} done already; {self.outlook}"
         if self.submission:
             yield ""
             yield from self.submission.splitlines()
@@ -178,29 +179,29 @@ def sweep(
     runs = _selected(name, task, family, layers, n, seeds, changes)
     store = Path(store)
     check_kind(store)
-    there = on_slurm(
+    on_cluster = on_slurm(
         on, {"kernels": kernels, "compile": compiled},
         {"slurm": slurm, "slurm-profile": slurm_profile, "runs-per-task": runs_per_task,
          "detach": detach, "cancel": cancel},
     )  # fmt: skip
-    if there:
+    if on_cluster:
         from ithbit.sweeps.executors.slurm import Slurm, read_options
 
         profile = None if slurm_profile is None else Path(slurm_profile)
         slurm_options = read_options(as_list(slurm), profile)
         node = node_device(device, slurm_options.asks_for_gpu)
     if dry_run:
-        found = statuses(store, runs)
-        todo = [run for run in runs if found[run] != "done"]
-        if there:
+        run_statuses = statuses(store, runs)
+        todo = [run for run in runs if run_statuses[run] != "done"]
+        if on_cluster:
             return _submission_plan(
-                found, todo, store, node, runs_per_task, slurm_options, options.workers
+                run_statuses, todo, store, node, runs_per_task, slurm_options, options.workers
             )
         for model in dict.fromkeys(run.model for run in todo if run.model.code):
             layer_for(model).factory  # noqa: B018 (a factory that training would refuse)
         time = longest(todo, store, options)
-        return Planned(found, f"the rest takes {time}, if every run needs all its epochs")
-    if not there:
+        return Planned(run_statuses, f"the rest takes {time}, if every run needs all its epochs")
+    if not on_cluster:
         return run_here(runs, store, options, observers)
 
     from ithbit.api.progress import watching
@@ -254,17 +255,17 @@ def status(
     need_store(folder)
     jobs = _jobs(folder)
     if name is None:
-        found = {run: folder_status(folder / run) for _, run in run_folders(folder)}
+        run_statuses = {run: folder_status(folder / run) for _, run in run_folders(folder)}
     else:
         changes: dict[str, Any] = {"max_epochs": max_epochs, "examples": examples}
         changes |= {"stop_when_solved": stop_when_solved or None, "consistency": consistency}
         runs = _selected(name, task, family, layers, n, seeds, changes)
-        found = {run.folder: each for run, each in statuses(folder, runs).items()}
+        run_statuses = {run.folder: each for run, each in statuses(folder, runs).items()}
         jobs = {run: job for run, job in jobs.items() if run in set(runs)}
     for run, job in jobs.items():
-        if found.get(run.folder) != "done":
-            found[run.folder] = "running" if job.is_running else "queued"
-    return Status(folder, found, Counter(job.reason for job in jobs.values() if job.reason))
+        if run_statuses.get(run.folder) != "done":
+            run_statuses[run.folder] = "running" if job.is_running else "queued"
+    return Status(folder, run_statuses, Counter(job.reason for job in jobs.values() if job.reason))
 
 
 def _selected(
@@ -310,7 +311,7 @@ def node_device(name: str, gpu_requested: bool) -> "Device":
 
 
 def _submission_plan(
-    found: dict[RunSpec, RunStatus],
+    run_statuses: dict[RunSpec, RunStatus],
     todo: list[RunSpec],
     store: Path,
     node: "Device",
@@ -328,7 +329,7 @@ def _submission_plan(
 
     parts = tasks(todo, node, runs_per_task)
     if not parts:
-        return Planned(found, "tasks: none")
+        return Planned(run_statuses, "tasks: none")
     sizes = Counter(map(len, parts))
     shape = ", ".join(
         f"{count} of {pluralize(size, 'run')}" for size, count in sorted(sizes.items())
@@ -349,7 +350,7 @@ def _submission_plan(
     )
     line = shlex.join(sbatch_command(batch, options, at_once))
     script = f"{line} <<'END'\n{job_script(batch, options)}END"
-    return Planned(found, f"tasks: {shape}; {time}", script)
+    return Planned(run_statuses, f"tasks: {shape}; {time}", script)
 
 
 def longest(runs: list[RunSpec], store: Path, options: TrainingOptions) -> str:
@@ -365,7 +366,7 @@ def longest(runs: list[RunSpec], store: Path, options: TrainingOptions) -> str:
     return f"at most about {clock(seconds)} on {where}"
 
 
-def _jobs(store: Path) -> dict[RunSpec, Any]:
+def _jobs(store: Path) -> "dict[RunSpec, Job]":
     """The runs of a store that have a Slurm job, with the job; prints a message if Slurm does not
     answer."""
     from ithbit.sweeps.executors.ledger import Ledger, live_runs

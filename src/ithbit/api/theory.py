@@ -104,8 +104,8 @@ def certify(
     from ithbit.theory.recall.tasks import RECALL_ONLY, recall
 
     if isinstance(task, str) and task in RECALL_ONLY:
-        given = {"variant": variant, "layers": layers, "method": method, "out": out}
-        return _certify_recall(recall(task, values), family, n, model, given)
+        options = {"variant": variant, "layers": layers, "method": method, "out": out}
+        return _certify_recall(recall(task, values), family, n, model, options)
     if values is not None:
         raise SpecError(f"values are for {', '.join(RECALL_ONLY)}")
     length = n if isinstance(task, str) else _solution(task, family, n, variant, model, {}).n_bits
@@ -119,22 +119,22 @@ def certify(
 
 
 def _certify_recall(
-    asked: "Recall",
+    recall_task: "Recall",
     family: str | None,
     n: int | None,
     model: Model,
-    given: dict[str, Any],
+    options: dict[str, Any],
 ) -> "RecallCertificate":
     from ithbit.theory.recall.certificate import build_recall, certify_recall
 
     if family is None or n is None:
         raise SpecError("give a task, a family and n")
-    unused = [name for name, value in given.items() if value is not None]
+    unused = [name for name, value in options.items() if value is not None]
     if model != "formal" or unused:
         what = f"{', '.join(unused)} cannot be given" if unused else "only formal layers have them"
-        raise SpecError(f"weights for {asked.name} have sizes of their own: {what}")
+        raise SpecError(f"weights for {recall_task.name} have sizes of their own: {what}")
     architecture(family, "formal")  # raises for a name that is no formal family
-    return certify_recall(build_recall(asked, family, n))
+    return certify_recall(build_recall(recall_task, family, n))
 
 
 def _solution(
@@ -162,7 +162,7 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     """Verify a certificate again; raise an error if it does not hold.
 
     The certificate of a construction holds its weights, and is verified from its file alone. The
-    proof of a trained run, proof.json, needs the run's weights.safetensors beside it: a second
+    proof of a trained run, proof.json, needs the run's weights.safetensors in its folder: a second
     implementation checks every leaf, which may take minutes. Where it does not confirm those of two
     layers of attention, the bounds of the search are computed again, and the run is *bounded
     (unchecked)*.
@@ -184,8 +184,10 @@ def check_certificate(file: str | Path, *, progress: bool = False) -> "Certifica
     if content.get("format") in FORMATS:
         from ithbit.api.progress import bars
 
-        with bars(progress) as shown:  # ends before a refusal is printed
-            return check_proof(path, content, partial(shown.track, description="checking leaves"))
+        with bars(progress) as progress_bars:  # ends before a refusal is printed
+            return check_proof(
+                path, content, partial(progress_bars.track, description="checking leaves")
+            )
     return check(path)
 
 

@@ -56,20 +56,20 @@ def folder_of(run: Run, store: Path) -> Path:
         store, run = packed, str(Path(run).relative_to(packed))
     store = opened(store)
     need_store(store)
-    found = [
+    matches = [
         folder
         for name, folder in run_folders(store)
         if str(run) in (name, folder) or folder.endswith(f"-{run}")
     ]
-    if len(found) > 1:  # a copy under another name does not count
-        found = [folder for folder in found if not is_copy(f"{store}/{folder}")] or found
-    if len(found) != 1:
-        many = f"several runs are called {str(run)!r}: {', '.join(found)}; give the folder"
-        named = as_named(Path(store))
-        command = "ithbit status --json" + ("" if named == _DEFAULT else f" --store {named}")
-        none = f"there is no run {str(run)!r} in {named}; `{command}` lists the runs"
-        raise StoreError(many if found else none)
-    return store / found[0]
+    if len(matches) > 1:  # a copy under another name does not count
+        matches = [folder for folder in matches if not is_copy(f"{store}/{folder}")] or matches
+    if len(matches) != 1:
+        many = f"several runs are called {str(run)!r}: {', '.join(matches)}; give the folder"
+        place = as_named(Path(store))
+        command = "ithbit status --json" + ("" if place == _DEFAULT else f" --store {place}")
+        none = f"there is no run {str(run)!r} in {place}; `{command}` lists the runs"
+        raise StoreError(many if matches else none)
+    return store / matches[0]
 
 
 @renamed(all="all_runs")
@@ -127,8 +127,8 @@ def verify(
     >>> found[0].record["n_evaluated"], found[0].solved
     (8, False)
     """
-    named = as_list(runs)
-    if bool(named) == all_runs:
+    run_names = as_list(runs)
+    if bool(run_names) == all_runs:
         raise SpecError("name runs to verify, or give --all for all finished runs of the store")
     if as_int("budget", budget) < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -145,33 +145,37 @@ def verify(
 
     for each in as_list(layer):
         find_layer(each)
-    given, store, chosen = Path(store), opened(store), choose_device(device)
-    folders = finished_folders(store) if all_runs else [folder_of(run, store) for run in named]
-    options = VerifyOptions(chosen, budget, seed, count, again or not all_runs, prove, seconds)
-    done = Verifications()
-    processes = min(_workers(workers, prove, chosen.is_cuda), len(folders))
+    store_path, store, chosen_device = Path(store), opened(store), choose_device(device)
+    folders = finished_folders(store) if all_runs else [folder_of(run, store) for run in run_names]
+    options = VerifyOptions(
+        chosen_device, budget, seed, count, again or not all_runs, prove, seconds
+    )
+    verifications = Verifications()
+    processes = min(_workers(workers, prove, chosen_device.is_cuda), len(folders))
     if processes > 1 and _known_only_here(folders):
         processes = 1
     only, layers = all_runs and solved_only, as_list(layer)
-    with verify_progress(progress, folders) as shown:
+    with verify_progress(progress, folders) as display:
         if processes > 1:
-            each = verify_side_by_side(folders, options, only, processes, layers, shown.proof)
-            outcomes = shown.steps(each)
+            each = verify_side_by_side(folders, options, only, processes, layers, display.proof)
+            outcomes = display.steps(each)
         else:
             outcomes = (
-                (folder, verify_folder(folder, options, only, shown.search, shown.certificate))
-                for folder in shown.folders()
+                (folder, verify_folder(folder, options, only, display.search, display.certificate))
+                for folder in display.folders()
             )
         with closing(outcomes):
-            for folder, found in outcomes:
-                _add(folder, found, all_runs, done, watch)
+            for folder, outcome in outcomes:
+                _add(folder, outcome, all_runs, verifications, watch)
     order = {folder.absolute(): k for k, folder in enumerate(folders)}
-    done.sort(key=lambda each: order.get(each.path or Path(), 0))
-    places = [given, *(Path(each) for each in named if isinstance(each, str | Path))]
+    verifications.sort(key=lambda each: order.get(each.path or Path(), 0))
+    places = [store_path, *(Path(each) for each in run_names if isinstance(each, str | Path))]
     packed = [part for place in places if (part := packed_part(place))]
-    if packed and any(each.is_new for each in done):
-        done.notes.append(f"{packed[0]} is a packed store: what was found is shown, not saved")
-    return done
+    if packed and any(each.is_new for each in verifications):
+        verifications.notes.append(
+            f"{packed[0]} is a packed store: what was found is shown, not saved"
+        )
+    return verifications
 
 
 def _known_only_here(folders: list[Path]) -> bool:
@@ -197,36 +201,36 @@ def _workers(workers: int | None, prove: bool, is_cuda: bool) -> int:
 
 def _add(
     folder: Path,
-    found: "FolderOutcome",
+    result: "FolderOutcome",
     all_runs: bool,
-    done: Verifications,
+    verifications: Verifications,
     watch: Callable[[Verified], None] | None,
 ) -> None:
     """Add what came of a folder to the verifications, if its run was wanted."""
-    done.notes += found.notes
-    if found.error is not None:
+    verifications.notes += result.notes
+    if result.error is not None:
         if not all_runs:
-            raise found.error
+            raise result.error
         # One bad folder must not stop the others, and its message must name it.
-        which = "" if folder.name in str(found.error) else f"{folder}: "
-        done.set_aside.append(f"{which}{found.error}")
+        which = "" if folder.name in str(result.error) else f"{folder}: "
+        verifications.set_aside.append(f"{which}{result.error}")
         return
-    outcome = found.outcome
+    outcome = result.outcome
     if outcome is None:
         return
     if outcome.not_written:
-        done.not_kept.append(outcome.not_written)
+        verifications.not_kept.append(outcome.not_written)
     one = Verified(
         outcome.record.to_json(),
-        found.solved,
-        found.solved_at_end,
+        result.solved,
+        result.solved_at_end,
         outcome.record.found if outcome.worked else None,
         outcome.is_new,
         folder.absolute(),
         outcome.tries_are_new,
         outcome.proof_is_new,
     )
-    done.append(one)
+    verifications.append(one)
     if watch is not None:
         watch(one)
 
@@ -285,7 +289,7 @@ def explore(
 
     Click bits and the index to see what each token holds, where each head looks or how the state
     changes, the logit and its margin; a button searches for a wrong answer. A second run of the
-    same task and length is shown beside the first, and so is the construction for the first run's
+    same task and length is shown next to the first, and so is the construction for the first run's
     blocks, where there is one. A refuted run opens on its counterexample. The page opens from disk
     and needs no network.
 

@@ -235,7 +235,7 @@ def sample(
     bit 0 | bit 1 | bit 1 | bit 1 | index 3
     index 3 asks for bit number 3: 1
     """
-    chosen = task_named(task)
+    known_task = task_named(task)
     n, seed, count = as_int("n", n), as_int("seed", seed), as_int("count", count)
     if n < 1 or seed < 0 or count < 1:
         raise SpecError(
@@ -250,6 +250,6 @@ def sample(
     from ithbit.tasks.indexing import Instance
     from ithbit.tasks.sampling import draw_examples, stream_keys
 
-    drawn = draw_examples(stream_keys([seed]), n, 0, count, kind)
-    rows = zip(drawn.bits[0].tolist(), drawn.index[0].tolist(), strict=True)
-    return Samples(Instance(chosen, tuple(bits), index) for bits, index in rows)
+    batch = draw_examples(stream_keys([seed]), n, 0, count, kind)
+    rows = zip(batch.bits[0].tolist(), batch.index[0].tolist(), strict=True)
+    return Samples(Instance(known_task, tuple(bits), index) for bits, index in rows)

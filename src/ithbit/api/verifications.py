@@ -96,8 +96,12 @@ class VerifiedRun(Printable):
         text = f"observed in float32 on {in_one_line(str(device))}"
         if self.found is None or not self.tries_are_new:
             text = f"on record: {text}"
-        kept = (self.record.get("proof") or {}).get("certificate")
-        again = "can be checked again" if kept else "could not be written, so nobody can check it"
+        certificate = (self.record.get("proof") or {}).get("certificate")
+        again = (
+            "can be checked again"
+            if certificate
+            else "could not be written, so nobody can check it"
+        )
         proof = {PROVED: f"proof.json {again}", BOUNDED: "bounded, not proved"}
         return (
             f"{text}; {proof.get(self.verdict, 'not proved')}; the weights at the end of training"

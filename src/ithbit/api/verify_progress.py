@@ -30,18 +30,18 @@ class VerifyProgress:
             yield folder
 
     def steps(
-        self, found: "Generator[tuple[Path, FolderOutcome], None, None]"
+        self, outcomes: "Generator[tuple[Path, FolderOutcome], None, None]"
     ) -> "Generator[tuple[Path, FolderOutcome], None, None]":
         """What came of each folder, with a step of the bar for each."""
-        with closing(found):
-            for folder, each in found:
+        with closing(outcomes):
+            for folder, each in outcomes:
                 self._now.pop(folder, None)
                 self._bar.advance(self._task)
                 self._describe(self._proofs())
                 yield folder, each
 
     def proof(self, folder: Path, progress: str) -> None:
-        """Show how far the proof of a folder's run is, beside others."""
+        """Show how far the proof of a folder's run is, among others."""
         self._now[folder] = progress
         self._describe(self._proofs())
 

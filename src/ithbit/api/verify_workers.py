@@ -2,7 +2,7 @@
 
 A worker (`main`) gets folders through its input, a JSON line each, and answers with lines: how far
 the search for a proof is, and at last what came of the folder. It is a process of its own command
-instead of a fork, so that it works from any script and beside torch's threads.
+instead of a fork, so that it works from any script and with torch's threads.
 """
 
 import json
@@ -53,16 +53,16 @@ def verify_folder(
     from ithbit.verification.stored_run import read_stored_run
     from ithbit.verification.stored_verification import verify_stored
 
-    found = FolderOutcome()
+    result = FolderOutcome()
     try:
         stored = read_stored_run(folder)
-        found.solved, found.solved_at_end = stored.solved, stored.solved_at_end
-        found.owner = dict(stored.record)
+        result.solved, result.solved_at_end = stored.solved, stored.solved_at_end
+        result.owner = dict(stored.record)
         if stored.solved or not solved_only:
-            found.outcome = verify_stored(stored, options, watch, one_by_one, found.notes.append)
+            result.outcome = verify_stored(stored, options, watch, one_by_one, result.notes.append)
     except IthbitError as error:
-        found.error = error
-    return found
+        result.error = error
+    return result
 
 
 def verify_side_by_side(
@@ -81,7 +81,7 @@ def verify_side_by_side(
     fixed = {name: value for name, value in vars(options).items() if name != "device"}
     request = {"options": fixed, "device": str(options.device.torch), "solved_only": solved_only}
     request["layers"] = list(layers)
-    done: queue.SimpleQueue[tuple[Path, FolderOutcome | str]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[Path, FolderOutcome | str]] = queue.SimpleQueue()
     processes: list[subprocess.Popen[str]] = []
 
     def work() -> None:
@@ -92,7 +92,7 @@ def verify_side_by_side(
                 if process is None or process.poll() is not None:
                     process = _worker()
                     processes.append(process)
-                done.put((folder, _result(process, folder, request, done)))
+                answers.put((folder, _result(process, folder, request, answers)))
                 continue
             return
 
@@ -100,14 +100,14 @@ def verify_side_by_side(
     try:
         for _ in range(workers):
             pool.submit(work)
-        left = len(folders)
-        while left:
-            folder, found = done.get()
-            if isinstance(found, str):
-                watch(folder, found)
+        n_left = len(folders)
+        while n_left:
+            folder, answer = answers.get()
+            if isinstance(answer, str):
+                watch(folder, answer)
             else:
-                left -= 1
-                yield folder, found
+                n_left -= 1
+                yield folder, answer
     finally:
         with suppress(queue.Empty):
             while True:
@@ -142,9 +142,9 @@ def _result(
     process: "subprocess.Popen[str]",
     folder: Path,
     request: Json,
-    done: "queue.SimpleQueue[tuple[Path, FolderOutcome | str]]",
+    answers: "queue.SimpleQueue[tuple[Path, FolderOutcome | str]]",
 ) -> FolderOutcome:
-    """Have a worker verify a folder; its reports go to `done`."""
+    """Have a worker verify a folder; its reports go to `answers`."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -153,8 +153,8 @@ def _result(
         for line in process.stdout:
             answer = json.loads(line)
             if "outcome" in answer:
-                return _read(answer)
-            done.put((folder, answer["progress"]))
+                return _outcome_from_json(answer)
+            answers.put((folder, answer["progress"]))
     except (OSError, ValueError):
         pass
     process.kill()
@@ -163,19 +163,19 @@ def _result(
     )
 
 
-def _written(found: FolderOutcome) -> Json:
-    outcome, error = found.outcome, found.error
+def _outcome_to_json(result: FolderOutcome) -> Json:
+    outcome, error = result.outcome, result.error
     return {
         "outcome": outcome and vars(outcome) | {"record": outcome.record.to_json()},
-        "owner": found.owner,
-        "solved": found.solved,
-        "solved_at_end": found.solved_at_end,
-        "notes": found.notes,
+        "owner": result.owner,
+        "solved": result.solved,
+        "solved_at_end": result.solved_at_end,
+        "notes": result.notes,
         "error": error and [type(error).__name__, str(error)],
     }
 
 
-def _read(answer: Json) -> FolderOutcome:
+def _outcome_from_json(answer: Json) -> FolderOutcome:
     from ithbit.store.reading import parse_verification
     from ithbit.verification.stored_verification import VerifyOutcome
 
@@ -200,8 +200,8 @@ def main() -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
-    def watch(found: "SearchResult") -> None:
-        answer({"progress": found.sentence()})
+    def watch(progress: "SearchResult") -> None:
+        answer({"progress": progress.sentence()})
 
     with suppress(KeyboardInterrupt, BrokenPipeError), one_thread():
         for line in sys.stdin:
@@ -210,4 +210,4 @@ def main() -> None:
             for layer in request["layers"]:
                 find_layer(layer)
             folder = Path(request["folder"])
-            answer(_written(verify_folder(folder, options, request["solved_only"], watch)))
+            answer(_outcome_to_json(verify_folder(folder, options, request["solved_only"], watch)))

@@ -54,8 +54,8 @@ class BenchRow:
 
     def ratio(self, stepper: str) -> float | None:
         """How many times as fast as the reference."""
-        reference, taken = self.seconds.get("reference"), self.seconds.get(stepper)
-        return reference / taken if reference and taken else None
+        reference, seconds = self.seconds.get("reference"), self.seconds.get(stepper)
+        return reference / seconds if reference and seconds else None
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class BenchResult:
 
     def shares(self, row: BenchRow, stepper: str) -> tuple[float, float] | None:
         """Shares of the fp32 and of the copy ceiling reached by the necessary work of an epoch."""
-        taken = row.seconds.get(stepper)
-        if taken is None or self.ceilings is None:
+        seconds = row.seconds.get(stepper)
+        if seconds is None or self.ceilings is None:
             return None
-        per_second = self.settings["epoch_steps"] / taken
+        per_second = self.settings["epoch_steps"] / seconds
         return (
             row.step_flops * per_second / self.ceilings.fp32_flops,
             row.step_bytes * per_second / self.ceilings.copy_bytes,
@@ -118,9 +118,9 @@ def from_json(data: dict[str, Any]) -> BenchResult:
 def read_result(path: Path) -> BenchResult:
     """The result in a file: one that can be shown and written again."""
     try:
-        found = from_json(json.loads(path.read_bytes()))
-        _ = result_text(found), json_bytes(found.to_json())
-        return found
+        result = from_json(json.loads(path.read_bytes()))
+        _ = result_text(result), json_bytes(result.to_json())
+        return result
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     except _DAMAGED as error:
@@ -132,13 +132,13 @@ def read_result(path: Path) -> BenchResult:
 
 def result_text(result: BenchResult) -> str:
     """The machine, a row for each configuration in each table, and what the columns mean."""
-    shown = [
+    steppers = [
         stepper
         for stepper in STEPPERS
         if any(stepper in (r.seconds | r.errors) for r in result.rows)
     ]
-    fast = [stepper for stepper in shown if stepper != "reference"]
-    times = [(stepper, "s") for stepper in shown] + [(stepper, "ratio") for stepper in fast]
+    fast = [stepper for stepper in steppers if stepper != "reference"]
+    times = [(stepper, "s") for stepper in steppers] + [(stepper, "ratio") for stepper in fast]
     lines = [*_machine(result), "", *_table(result, times)]
     if result.ceilings is not None:
         shares = [(stepper, ceiling) for stepper in fast for ceiling in ("fp32", "copy")]
@@ -171,9 +171,9 @@ def _machine(result: BenchResult) -> list[str]:
 def _cell(result: BenchResult, row: BenchRow, stepper: str, unit: str) -> str:
     """The number of a configuration in the column of a stepper and a unit."""
     if unit == "s":
-        taken = row.seconds.get(stepper)
+        seconds = row.seconds.get(stepper)
         missing = "failed" if stepper in row.errors else "–"
-        return missing if taken is None else f"{taken:.4g}"
+        return missing if seconds is None else f"{seconds:.4g}"
     if unit == "ratio":
         ratio = row.ratio(stepper)
         return "–" if ratio is None else f"{ratio:.1f}"
@@ -232,12 +232,13 @@ def _legend(result: BenchResult, fast: list[str]) -> list[str]:
 
 def _notes(result: BenchResult) -> list[str]:
     """Remarks, and each failure once with the configurations it occurred in."""
-    met: dict[tuple[str, str], list[str]] = {}
+    names_by_error: dict[tuple[str, str], list[str]] = {}
     for row in result.rows:
         for stepper, text in row.errors.items():
-            names = met.setdefault((stepper, text), [])
+            names = names_by_error.setdefault((stepper, text), [])
             names += [row.name] if row.name not in names else []
     failures = [
-        f"{stepper} failed ({', '.join(names)}): {text}" for (stepper, text), names in met.items()
+        f"{stepper} failed ({', '.join(names)}): {text}"
+        for (stepper, text), names in names_by_error.items()
     ]
     return [f"Note: {text}" for text in (*result.remarks, *failures)]

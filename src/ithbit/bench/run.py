@@ -83,7 +83,7 @@ def bench(
         if importlib.util.find_spec("fla") is None:
             no_fla = "the reference for mamba2 is Hugging Face's, because fla is not installed"
     remarks = (absent and f"no kernels: {absent}", uncompiled, no_fla)
-    found = BenchResult(
+    bench_result = BenchResult(
         environment(on),
         counts | {"epoch_steps": protocol.epoch_steps, "batch": batch},
         ceilings,
@@ -119,35 +119,35 @@ def bench(
                 if not (on.is_cuda or uncompiled):
                     row = timed(row, "compiled")
                 rows.append(row)
-            keep(replace(found, rows=tuple(rows)))
+            keep(replace(bench_result, rows=tuple(rows)))
     for k, row in enumerate(rows if absent is None else []):
         rows[k] = timed(row, "kernels")
-        keep(replace(found, rows=tuple(rows)))
-    return replace(found, rows=tuple(rows))
+        keep(replace(bench_result, rows=tuple(rows)))
+    return replace(bench_result, rows=tuple(rows))
 
 
 def environment(device: Device) -> dict[str, Any]:
     """Machine and versions, including those of the libraries that the reference uses."""
-    found: dict[str, Any] = {"commit": None, "triton": None, **describe_environment(device)}
+    facts: dict[str, Any] = {"commit": None, "triton": None, **describe_environment(device)}
     for package in ("transformers", "flash-linear-attention"):
         try:
-            found[package] = importlib.metadata.version(package)
+            facts[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            facts[package] = None
+    return facts
 
 
 def seconds(action: Callable[[], object], device: Device, repeats: int) -> float:
     """Seconds per call, the median of `repeats`, each until the device has nothing left to do;
     warming up is left to the caller."""
-    taken = []
+    durations = []
     for _ in range(repeats):
         device.synchronize()
         began = time.perf_counter()
         action()
         device.synchronize()
-        taken.append(time.perf_counter() - began)
-    return median(taken)
+        durations.append(time.perf_counter() - began)
+    return median(durations)
 
 
 def measure_ceilings(device: Device, repeats: int, quick: bool = False) -> Ceilings:
@@ -234,10 +234,10 @@ def _stack_step(
     stack = Stack(runs, AdamState.join([fresh_state(run) for run in runs]), device, stepper)
     try:
         stack.train_epoch([0] * seeds)  # captures the steps on a GPU
-        taken = seconds(lambda: stack.train_epoch([1] * seeds), device, repeats)
+        duration = seconds(lambda: stack.train_epoch([1] * seeds), device, repeats)
         finite = bool(stack.state.values.isfinite().all())
     finally:
         stack.close()
     if not finite:
         raise IthbitError("the weights are not finite after the timed steps")
-    return taken / steps / seeds
+    return duration / steps / seeds

@@ -30,20 +30,20 @@ _FILLED = 0.95
 _MARKERS = "oDsv"  # by depth
 
 
-def render_card(found: Capacities) -> str:
+def render_card(capacities: Capacities) -> str:
     """The card of a search as HTML, its cells shown among the known ones."""
-    own = {each.cell for each in found}
-    known = [each for each in atlas() if each.cell not in own]
+    own = {each.cell for each in capacities}
+    others = [each for each in atlas() if each.cell not in own]
     return filled_page(
         "ithbit.capacity_search",
         "card.html",
-        layers=", ".join(dict.fromkeys(each.label for each in found)),
-        lines=[*(each.sentence() for each in found), *found.stuck],
+        layers=", ".join(dict.fromkeys(each.label for each in capacities)),
+        lines=[*(each.sentence() for each in capacities), *capacities.stuck],
         heads=HEADS,
-        rows=[cells(each) for each in found],
-        asked=found.asked,
-        figure=for_page(capacity_figure(known, tuple(found)), "capacity"),
-        exponents=[each.sentence() for each in fits(known)],
+        rows=[cells(each) for each in capacities],
+        asked=capacities.asked,
+        figure=for_page(capacity_figure(others, tuple(capacities)), "capacity"),
+        exponents=[each.sentence() for each in fits(others)],
     )
 
 
@@ -94,19 +94,19 @@ def fit(family: str, rows: Sequence[Capacity]) -> Fit | None:
 def fits(rows: Sequence[Capacity]) -> list[Fit]:
     """The fitted exponents of the families that have enough cells."""
     families = dict.fromkeys(each.family for each in rows)
-    return [found for family in families if (found := fit(family, rows)) is not None]
+    return [power_law for family in families if (power_law := fit(family, rows)) is not None]
 
 
 @mpl.rc_context(RC)
-def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
+def capacity_figure(others: Sequence[Capacity], own: Sequence[Capacity] = ()) -> Figure:
     """Cells on RHI: a mark at what is solved, a line up to what failed. Cells without a state, or
     whose state is not known, stand in a panel of their own. A user's cells are drawn as stars."""
-    shown = [each for each in (*known, *own) if each.task == "rhi" and each.solved_at]
-    placed = [each for each in shown if each.state]
-    stateless = [each for each in shown if not each.state]
+    points = [each for each in (*others, *own) if each.task == "rhi" and each.solved_at]
+    with_state = [each for each in points if each.state]
+    stateless = [each for each in points if not each.state]
     stateless.sort(key=lambda each: (each.family, each.layers, each.width))
-    colours = _colours([each.family for each in shown])
-    markers = dict(zip(sorted({each.layers for each in shown}), cycle(_MARKERS), strict=False))
+    colours = _colours([each.family for each in points])
+    markers = dict(zip(sorted({each.layers for each in points}), cycle(_MARKERS), strict=False))
 
     def draw(axes: Axes, x: float, each: Capacity) -> None:
         _draw(axes, x, each, each in own, colours[each.family], markers[each.layers])
@@ -118,20 +118,20 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     axes, *strip = panels[0]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    for each in placed:
+    for each in with_state:
         draw(axes, each.state or 0, each)
-    states = [each.state for each in placed if each.state] or [1, 1024]
+    states = [each.state for each in with_state if each.state] or [1, 1024]
     ends = min(states) / 1.5, max(states) * 1.5
-    lengths = [n for each in shown for n in (each.failed_at, each.solved_at, each.n_star)]
-    bottom = min([2, *(0.8 * each.solved_at for each in shown)])
+    lengths = [n for each in points for n in (each.failed_at, each.solved_at, each.n_star)]
+    bottom = min([2, *(0.8 * each.solved_at for each in points)])
     top = 3 * max([64, *(n for n in lengths if n)])
     _limits(axes, ends, top)
-    for found in fits(known):
-        fitted = [e.state or 1 for e in placed if e.family == found.family and e.final]
+    for power_law in fits(others):
+        fitted = [e.state or 1 for e in with_state if e.family == power_law.family and e.final]
         span = [float(end(fitted)) for end in (min, max)]
         axes.plot(
-            span, [found.scale * end**found.exponent for end in span],
-            color=colours[found.family], linewidth=0.8, alpha=0.6, zorder=1,
+            span, [power_law.scale * end**power_law.exponent for end in span],
+            color=colours[power_law.family], linewidth=0.8, alpha=0.6, zorder=1,
         )  # fmt: skip
     axes.set_xlim(*ends)
     axes.set_ylim(bottom, top)
@@ -140,7 +140,7 @@ def capacity_figure(known: Sequence[Capacity], own: Sequence[Capacity] = ()) -> 
     axes.set_title("Largest n learnt (right-hand indexing)")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(handles=_legend(shown, colours, markers), loc="upper left", fontsize=8)
+    axes.legend(handles=_legend(points, colours, markers), loc="upper left", fontsize=8)
     for panel in strip:
         for place, each in enumerate(stateless):
             draw(panel, place, each)
@@ -169,13 +169,13 @@ def _limits(axes: Axes, ends: tuple[float, float], top: float) -> None:
         )  # fmt: skip
 
 
-def _draw(axes: Axes, x: float, each: Capacity, mine: bool, colour: str, marker: str) -> None:
+def _draw(axes: Axes, x: float, each: Capacity, is_own: bool, colour: str, marker: str) -> None:
     low, high = each.solved_at, each.failed_at
-    edge = INK if mine else PAPER if each.final else colour
+    edge = INK if is_own else PAPER if each.final else colour
     axes.plot(
-        [x], [low], "*" if mine else marker, color=colour if each.final else PAPER,
+        [x], [low], "*" if is_own else marker, color=colour if each.final else PAPER,
         markeredgecolor=edge, markeredgewidth=0.8,
-        markersize=14 if mine else 6, zorder=4 if mine else 3,
+        markersize=14 if is_own else 6, zorder=4 if is_own else 3,
     )  # fmt: skip
     top = high if high is not None else 1.3 * low
     axes.plot([x] * 2, [low, top], color=colour, linewidth=1.5, zorder=2)
@@ -194,7 +194,7 @@ def _colours(families: Sequence[str]) -> dict[str, str]:
 
 
 def _legend(
-    shown: Sequence[Capacity], colours: dict[str, str], markers: dict[int, str]
+    points: Sequence[Capacity], colours: dict[str, str], markers: dict[int, str]
 ) -> list[Line2D]:
     line, mark = partial(Line2D, [], [], linewidth=3), partial(Line2D, [], [], linestyle="")
     handles = [line(color=c, label=family_named(name).label) for name, c in colours.items()]
@@ -202,10 +202,10 @@ def _legend(
         mark(color=INK, marker=marker, label=pluralize(depth, "layer"))
         for depth, marker in markers.items()
     ]
-    if not all(each.final for each in shown):
+    if not all(each.final for each in points):
         handles.append(
             mark(color=PAPER, markeredgecolor=INK, marker=_MARKERS[0], label="search not done")
         )
-    statuses = sorted({each.n_star_status for each in shown if each.n_star is not None})
+    statuses = sorted({each.n_star_status for each in points if each.n_star is not None})
     handles += [mark(color=INK, marker="_", label=f"n* ({status})") for status in statuses]
     return handles

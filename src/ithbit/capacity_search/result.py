@@ -103,15 +103,15 @@ class Capacity:
 
 def row(state: SearchState, measure: bool = False) -> Capacity:
     """The row of a cell. `measure` measures its state, which takes up to a minute or so."""
-    model, found, at_low = state.model, state.bracket, state.lower
+    model, ends, at_low = state.model, state.bracket, state.lower
     verdicts = sorted(set(state.verdicts))
     return Capacity(
         model.task,
         model.family,
         model.n_layers,
         model.d_model,
-        found.low or 0,
-        found.high,
+        ends.low or 0,
+        ends.high,
         state.done,
         at_low.rate if at_low else None,
         at_low.stand if at_low else 0,

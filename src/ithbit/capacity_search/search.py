@@ -5,7 +5,7 @@ can get there any more. The search doubles n while it is solved, halves it while
 then takes geometric means until the solved and the failed length are within `factor`. On the way a
 few runs are enough to go on: the first seeds, and, once a rate has solved a length, that rate only.
 At the end both ends of the bracket are judged in full, the lower one first; if one does not hold,
-the search goes on from there. If outcomes are not monotone in n, the largest solved length counts,
+the search continues from there. If outcomes are not monotone in n, the largest solved one counts,
 and the bracket ends at the first failed one above it; nothing is claimed about any other length.
 """
 
@@ -115,35 +115,35 @@ class Bracket:
     high: int | None
 
 
-def bracket(known: Mapping[int, bool]) -> Bracket:
+def bracket(results: Mapping[int, bool]) -> Bracket:
     """The bracket given by the lengths tried so far.
 
     >>> bracket({8: True, 16: False, 11: True})
     Bracket(low=11, high=16)
     """
-    low = max((n for n, solved in known.items() if solved), default=None)
-    above = [n for n, solved in known.items() if not solved and n > (low or 0)]
+    low = max((n for n, solved in results.items() if solved), default=None)
+    above = [n for n, solved in results.items() if not solved and n > (low or 0)]
     return Bracket(low, min(above, default=None))
 
 
-def next_length(known: Mapping[int, bool], ask: SearchSettings) -> int | None:
+def next_length(results: Mapping[int, bool], ask: SearchSettings) -> int | None:
     """The length to try next; None if the bracket is narrow enough or cannot be narrowed.
 
     >>> ask = SearchSettings(start=8, most_n=64)
     >>> next_length({}, ask), next_length({8: True}, ask), next_length({8: True, 16: False}, ask)
     (8, 16, 11)
     """
-    if not known:
+    if not results:
         return ask.start
-    found = bracket(known)
-    if found.high is None:
-        assert found.low is not None
-        return min(2 * found.low, ask.most_n) if found.low < ask.most_n else None
-    if found.low is None:
-        return found.high // 2 or None
-    if found.high <= max(ask.factor * found.low, found.low + 1):
+    ends = bracket(results)
+    if ends.high is None:
+        assert ends.low is not None
+        return min(2 * ends.low, ask.most_n) if ends.low < ask.most_n else None
+    if ends.low is None:
+        return ends.high // 2 or None
+    if ends.high <= max(ask.factor * ends.low, ends.low + 1):
         return None
-    return min(max(round(math.sqrt(found.low * found.high)), found.low + 1), found.high - 1)
+    return min(max(round(math.sqrt(ends.low * ends.high)), ends.low + 1), ends.high - 1)
 
 
 @dataclass(frozen=True)
@@ -163,27 +163,31 @@ def replay(
     """Replay the search from the start as far as ended runs take it; `look` says for each ended
     run of a length whether it succeeded. Gives the lengths settled, in order, the one being tried
     (None if the bracket is final) and the runs it needs next."""
-    known: dict[int, bool] = {}
-    tried: dict[int, LengthResult] = {}
+    results: dict[int, bool] = {}
+    settled: dict[int, LengthResult] = {}
     favourite = ask.rates[len(ask.rates) // 2]
     sure: set[int] = set()  # lengths judged again as ends of the bracket
     while True:
-        n, at = next_length(known, ask), bracket(known)
+        n, at = next_length(results, ask), bracket(results)
         if n is None:
             unsure = [end for end in (at.low, at.high) if end is not None and end not in sure]
             if not unsure:
-                return tuple(tried.values()), None, ()
+                return tuple(settled.values()), None, ()
             n = unsure[0]
         succeeded = look(n)
-        found = judge(succeeded, ask, favourite, sure=n in known, trusted=any(known.values()))
-        if found.solved is None:
-            return tuple(tried.values()), n, found.wanted
-        there = [
-            succeeded[found.rate, seed] for seed in ask.seeds if (found.rate, seed) in succeeded
+        judgement = judge(
+            succeeded, ask, favourite, sure=n in results, trusted=any(results.values())
+        )
+        if judgement.solved is None:
+            return tuple(settled.values()), n, judgement.wanted
+        outcomes = [
+            succeeded[judgement.rate, seed]
+            for seed in ask.seeds
+            if (judgement.rate, seed) in succeeded
         ]
-        tried[n] = LengthResult(n, found.solved, found.rate, sum(there), len(there))
-        if n in known:
+        settled[n] = LengthResult(n, judgement.solved, judgement.rate, sum(outcomes), len(outcomes))
+        if n in results:
             sure.add(n)
-        known[n] = found.solved
-        if found.solved:
-            favourite = found.rate
+        results[n] = judgement.solved
+        if judgement.solved:
+            favourite = judgement.rate

@@ -38,11 +38,11 @@ from ithbit.store.records import Failure, Result, VerificationRecord
 from ithbit.verification.record_merging import is_enough
 from ithbit.verification.run_verification import ALWAYS, verify_run
 
-# Most runs are still wrong somewhere at their first perfect epoch, so a run goes on until its
+# Most runs are still wrong somewhere at their first perfect epoch, so a run continues until its
 # held-out loss is small: half as many epochs again; the paper's 1e-6 takes several times that.
 PROTOCOL = Protocol(examples="mixed", stop_loss=1e-3, max_epochs=200)
 BUDGET = 1 << 16  # inputs tried in the search for a wrong answer; up to n = 16 all of them
-GPU_MINUTES = 0.75  # per round: runs not done by then go on in the next, with new ones
+GPU_MINUTES = 0.75  # per round: runs not done by then continue in the next, with new ones
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,14 @@ class Search:
     def state(self, model: ModelSpec) -> SearchState:
         """The state of the search of a cell according to the store."""
         check_kind(self.store)
-        tried, trying, wanted = replay(lambda n: self._successes(model, n), self.ask)
+        settled, trying, tries = replay(lambda n: self._successes(model, n), self.ask)
         if trying is None:
-            return self._with_verdicts(SearchState(model, tried))
+            return self._with_verdicts(SearchState(model, settled))
         runs = self.runs(model, trying)
-        ended = {runs[each]: self._ended.get(runs[each]) for each in wanted}
-        train = tuple(run for run, done in ended.items() if done is None)
-        stuck = tuple(done for done in ended.values() if isinstance(done, Failure))
-        return SearchState(model, tried, trying, train, stuck=stuck)
+        outcomes = {runs[each]: self._ended.get(runs[each]) for each in tries}
+        train = tuple(run for run, outcome in outcomes.items() if outcome is None)
+        stuck = tuple(outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
+        return SearchState(model, settled, trying, train, stuck=stuck)
 
     def _with_verdicts(self, state: SearchState) -> SearchState:
         """A narrow bracket with the verdicts and the unverified runs at its lower end."""
@@ -143,9 +143,9 @@ class Search:
         records = {
             runs[each]: self._record(runs[each]) for each in successful if each[0] == low.rate
         }
-        known = {run: record for run, record in records.items() if record is not None}
-        enough = {run for run, record in known.items() if is_enough(record, BUDGET, count=False)}
-        verdicts = tuple(record.found.verdict for record in known.values())
+        verified = {run: record for run, record in records.items() if record is not None}
+        enough = {run for run, record in verified.items() if is_enough(record, BUDGET, count=False)}
+        verdicts = tuple(record.found.verdict for record in verified.values())
         verify = tuple(run for run in records if run not in enough)
         return replace(state, verify=verify, verdicts=verdicts)
 
@@ -153,18 +153,18 @@ class Search:
         """Whether each run of a length succeeded, for the runs that finished or diverged."""
         successes = {}
         for each, run in self.runs(model, n).items():
-            if run not in self._ended and (found := RunFolder(self.store, run).outcome()):
-                self._ended[run] = found
+            if run not in self._ended and (ended_outcome := RunFolder(self.store, run).outcome()):
+                self._ended[run] = ended_outcome
             done = self._ended.get(run)
             if isinstance(done, Result) or (done is not None and done.diverged):
                 successes[each] = self._is_right(run, done)
         return successes
 
-    def _is_right(self, run: RunSpec, done: Result | Failure) -> bool:
-        if isinstance(done, Failure) or not done.solved:
+    def _is_right(self, run: RunSpec, outcome: Result | Failure) -> bool:
+        if isinstance(outcome, Failure) or not outcome.solved:
             return False
         record = self._record(run)  # knows more than the structured inputs, which it tries too
-        return record.found.verdict != "refuted" if record else not done.structured_wrong
+        return record.found.verdict != "refuted" if record else not outcome.structured_wrong
 
     def _record(self, run: RunSpec) -> VerificationRecord | None:
         return read_verification(str(self.store / run.folder))
@@ -176,15 +176,15 @@ class Search:
 
     def verified(self, model: ModelSpec, device: Device) -> SearchState:
         """The state of a cell after verifying the lower end of its bracket, if it has one. If the
-        weights of a run there cannot be read, the cell is stuck; the other cells go on."""
-        while (found := self.state(model)).verify:
-            for run in found.verify:
+        weights of a run there cannot be read, the cell is stuck; the other cells continue."""
+        while (state := self.state(model)).verify:
+            for run in state.verify:
                 try:
                     verify_run(self.store / run.folder, device, BUDGET, always=ALWAYS)
                 except StoreError as error:
-                    lost = Failure(run, str(error), traceback="", epoch=0, kind="error")
-                    return replace(found, trying=run.model.n_bits, stuck=(lost,))
-        return found
+                    failure = Failure(run, str(error), traceback="", epoch=0, kind="error")
+                    return replace(state, trying=run.model.n_bits, stuck=(failure,))
+        return state
 
 
 Train = Callable[[list[RunSpec]], object]
@@ -199,9 +199,9 @@ def rounds(
         for model, search in searches.items():
             search.retry(model)
     while True:
-        found = [search.verified(model, device) for model, search in searches.items()]
-        yield found
-        runs = [run for state in found for run in state.train]
+        states = [search.verified(model, device) for model, search in searches.items()]
+        yield states
+        runs = [run for state in states for run in state.train]
         if not runs or time.monotonic() >= until:
             return
         train(runs)

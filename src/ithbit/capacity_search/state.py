@@ -59,26 +59,26 @@ def state_limits(model: ModelSpec, measure: bool = True) -> StateLimits:
     if family.formal and not family.causal and depth > 1:
         return StateLimits()
     arch = _architecture(model) if family.formal else None
-    counted = None if arch is None else _counted(arch)
-    if arch is not None and counted is None:
+    by_definition = None if arch is None else _counted(arch)
+    if arch is not None and by_definition is None:
         return StateLimits()
     # For full attention, its causal twin: with one layer they keep the same.
     twin = model.family if arch is None else arch.causal_twin
     one = replace(model, family=twin, n_bits=1, n_layers=1)
-    measure = measure and (counted is None or counted // depth <= _LARGEST)
+    measure = measure and (by_definition is None or by_definition // depth <= _LARGEST)
     a_layer, declared = _observed(one) if measure else (None, None)
-    state = counted if a_layer is None else depth * a_layer
-    known = StateLimits(state, declared=None if declared is None else depth * declared)
+    state = by_definition if a_layer is None else depth * a_layer
+    limits = StateLimits(state, declared=None if declared is None else depth * declared)
     if state is None:
-        return known
+        return limits
     limit = BITS * state if model.task == "rhi" else None
     origin = "counted" if a_layer is None else "measured"
-    known = replace(known, state_origin=origin, float_limit=limit)
+    limits = replace(limits, state_origin=origin, float_limit=limit)
     with suppress(NoBoundError):
         route = None if arch is None else bound(model.task, arch)
         if route is not None and route.n_star <= BITS * state:
-            return replace(known, n_star=route.n_star, n_star_status=route.status)
-    return known
+            return replace(limits, n_star=route.n_star, n_star_status=route.status)
+    return limits
 
 
 @cache
@@ -89,9 +89,9 @@ def _observed(model: ModelSpec) -> tuple[int | None, int | None]:
         with suppress(*FAILURES):  # a layer that has no derivative
             if not model.code:  # one of the six, or a bidirectional one's causal twin
                 return causal_rank(module, width, _RANK_LENGTH).state, None
-            seen = layer_facts(layer_for(model), module, width, _RANK_LENGTH)
-            declared = seen.declared_state
-            if seen.obstacle is None:
+            facts = layer_facts(layer_for(model), module, width, _RANK_LENGTH)
+            declared = facts.declared_state
+            if facts.obstacle is None:
                 return causal_rank(module, width, _RANK_LENGTH).state, declared
     return None, declared
 

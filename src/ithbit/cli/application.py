@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -121,8 +121,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         say(f"ithbit {__version__}")
         raise typer.Exit
 
@@ -148,37 +148,36 @@ def command(
     the result are either options of the function with the same name or options of their own. The
     help is the function's docstring up to its example, then the printer's docstring.
     """
-    known = OPTIONS | dict(own)
+    definitions = OPTIONS | dict(own)
     options = {
-        name: _option(parameter, known[name], (function.__name__, name) in _REQUIRED)
+        name: _option(parameter, definitions[name], (function.__name__, name) in _REQUIRED)
         for name, parameter in inspect.signature(function).parameters.items()
-        if name in known and name not in fixed
+        if name in definitions and name not in fixed
     }
 
     def register(printer: Printer) -> Printer:
-        hints = get_type_hints(printer, include_extras=True)
         printed = list(inspect.signature(printer).parameters.values())[1:]
         more = {
-            each.name: each.replace(kind=each.KEYWORD_ONLY, annotation=hints[each.name])
+            each.name: each.replace(kind=each.KEYWORD_ONLY)
             for each in printed
             if each.name not in options
         }
 
-        def run(**given: Any) -> None:
+        def run(**values: Any) -> None:
             for name, each in options.items():
-                if each.annotation.__metadata__[0].metavar == _PATH and given[name] is not None:
-                    check_path(name, given[name])
-                    given[name] = Path(given[name])
+                if each.annotation.__metadata__[0].metavar == _PATH and values[name] is not None:
+                    check_path(name, values[name])
+                    values[name] = Path(values[name])
             # A repeatable option that was not given is an empty list.
-            named = {name: given[name] for name in options if given[name] != []}
+            arguments = {name: values[name] for name in options if values[name] != []}
             try:
                 with redirect_stdout(sys.stderr):  # prints of a user's layer are not output
-                    result = function(**named, **fixed)
+                    result = function(**arguments, **fixed)
             except IthbitError as error:
-                if given.get("trace") and error.__cause__ is not None:
+                if values.get("trace") and error.__cause__ is not None:
                     traceback.print_exception(error.__cause__)
                 raise
-            printer(result, **{each.name: given[each.name] for each in printed})
+            printer(result, **{each.name: values[each.name] for each in printed})
 
         both = (options | more).values()
         run.__signature__ = inspect.Signature(list(both))  # type: ignore[attr-defined]
@@ -197,26 +196,26 @@ def _dashed(name: str) -> str:
     return _SPELLINGS.get(name, name).replace("_", "-")
 
 
-def _option(parameter: inspect.Parameter, known: Any, required: bool) -> inspect.Parameter:
-    """An API parameter as an option or argument; `known` is its help, or the whole definition."""
+def _option(parameter: inspect.Parameter, definition: Any, required: bool) -> inspect.Parameter:
+    """An API parameter as an option or argument; `definition` is all of that, or only its help."""
     default = inspect.Parameter.empty if required else parameter.default
     form: Any = _FORMS.get(parameter.annotation, parameter.annotation)
     if isinstance(default, str | int | tuple) and form in (list[int], list[str]):
         default = list(default) if isinstance(default, tuple) else [default]
-    dashed, made = _dashed(parameter.name), known
-    if isinstance(known, str):
+    dashed, option = _dashed(parameter.name), definition
+    if isinstance(definition, str):
         by_position = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         if by_position and parameter.name not in _OPTIONS_ALWAYS:
-            made = Argument(help=known)
+            option = Argument(help=definition)
         elif form is bool and default:
-            made = Option(f" /--no-{dashed}", help=known, show_default=False)
+            option = Option(f" /--no-{dashed}", help=definition, show_default=False)
         else:
             short = [_SHORT[parameter.name]] if parameter.name in _SHORT else []
-            made = Option(f"--{dashed}", *short, help=known)
+            option = Option(f"--{dashed}", *short, help=definition)
     if parameter.annotation in _PATHS:
-        made.metavar = _PATH
+        option.metavar = _PATH
         default = default if default in (None, parameter.empty) else str(default)
-    annotation = Annotated[form, made]
+    annotation = Annotated[form, option]
     return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 

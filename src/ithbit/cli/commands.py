@@ -5,30 +5,41 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from ithbit.api import bounds, checking, probing, records, sweeps, theory, trained, training
 from ithbit.api.training import Results
+from ithbit.api.verifications import Verifications
 from ithbit.cli import demo, options
 from ithbit.cli.application import AsJson, command, print_or_json, print_result
+from ithbit.contract.findings import ContractReport
 from ithbit.display import in_one_line, pluralize, say
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ithbit.bench.result import BenchResult
+    from ithbit.capacity_search.result import Capacities
+    from ithbit.contract.report import ProbeReport
+    from ithbit.reporting.comparison.agreement import Agreement
+    from ithbit.theory.certificate import Certificate
+    from ithbit.theory.recall.certificate import RecallCertificate
+    from ithbit.theory.solution import Solution, TrainedSolution
+    from ithbit.verification.proofs.certificate import Confirmed
 
 
 @command(demo.demo, options.DEMO)
-def print_demo(claims: Any) -> None:
+def print_demo(claims: demo.Demo) -> None:
     """Exit status 0 only if every claim that is printed was seen in this run."""
     print_result(claims)
     _exit_1_if(not claims.all_seen)
 
 
 @command(training.train, progress=True)
-def train(results: Any, as_json: AsJson = False) -> None:
+def train(results: Results, as_json: AsJson = False) -> None:
     """Exit status 1 if a run failed."""
     print_or_json(results, as_json)
     _exit_1_if(results.failures)
@@ -39,7 +50,7 @@ command(training.sample)(print_result)
 
 
 @command(sweeps.sweep, options.SWEEP, progress=True)
-def sweep(outcome: Any) -> None:
+def sweep(outcome: Results | sweeps.Planned | sweeps.Submitted | sweeps.Cancelled) -> None:
     """Exit status 1 if a run failed."""
     print_result(outcome)
     _exit_1_if(isinstance(outcome, Results) and outcome.failures)
@@ -52,7 +63,7 @@ command(records.table, options.TABLE)(print_result)
 
 @command(records.compare)
 def compare(
-    agreement: Any,
+    agreement: "Agreement",
     complete: Annotated[
         bool, Option("--require-complete", help="Also exit with 1 if a cell is missing runs.")
     ] = False,
@@ -66,7 +77,7 @@ def compare(
 
 
 @command(records.plot, options.PLOT)
-def plot(figure: Any, name: str, out: Path | None) -> None:
+def plot(figure: "Figure", name: str, out: Path | None) -> None:
     from ithbit.reporting.figures import save
 
     say(out or save(figure, Path(f"{name}.png")))
@@ -77,7 +88,7 @@ command(records.export)(print_result)
 
 
 @command(checking.check, options.CHECK)
-def check_layer(report: Any, as_json: AsJson = False) -> None:
+def check_layer(report: ContractReport, as_json: AsJson = False) -> None:
     """Exit status: 0 if nothing broken was found, 1 if a clause is broken, 2 if the layer cannot be
     checked."""
     print_or_json(report, as_json)
@@ -87,7 +98,7 @@ def check_layer(report: Any, as_json: AsJson = False) -> None:
 
 @command(probing.probe, options.PROBE, progress=True)
 def probe(
-    report: Any,
+    report: "ProbeReport",
     out: Path | None,
     trace: Annotated[
         bool, Option("--traceback", help="Show the traceback of a layer that fails.")
@@ -100,16 +111,18 @@ def probe(
 
 
 @command(probing.capacity, options.CAPACITY, progress=True)
-def capacity(found: Any, out: Path | None, dry_run: bool, as_json: AsJson = False) -> None:
+def capacity(
+    capacities: "Capacities", out: Path | None, dry_run: bool, as_json: AsJson = False
+) -> None:
     """Exit status 1 if time ran out before the search was done."""
-    print_or_json(found, as_json)
+    print_or_json(capacities, as_json)
     if out is not None:
         say(out, file=sys.stderr)
-    _exit_1_if(not (found.final or dry_run))
+    _exit_1_if(not (capacities.final or dry_run))
 
 
 @command(trained.verify, options.VERIFY, progress=True)
-def verify(verified: Any, as_json: AsJson = False) -> None:
+def verify(verified: Verifications, as_json: AsJson = False) -> None:
     """Exit status: 1 if a run that counts as solved is refuted, or if runs were set aside
     because they cannot be read or tried, else 0."""
     for reason in verified.set_aside:
@@ -130,7 +143,9 @@ command(bounds.verdict, options.VERDICT)(print_or_json)
 
 
 @command(theory.construct, options.CONSTRUCT)
-def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
+def construct(
+    solution: "Solution | TrainedSolution", out: Path | None, as_json: AsJson = False
+) -> None:
     if as_json:
         from ithbit.theory.certificate_file import weights_to_json
 
@@ -146,14 +161,16 @@ def construct(solution: Any, out: Path | None, as_json: AsJson = False) -> None:
 
 
 @command(theory.certify, options.CONSTRUCTION)
-def certify(certificate: Any, out: Path | None, as_json: AsJson = False) -> None:
+def certify(
+    certificate: "Certificate | RecallCertificate", out: Path | None, as_json: AsJson = False
+) -> None:
     print_or_json(certificate, as_json)
     if out is not None and not as_json:
         say(f"\nwritten to {out}; `ithbit check-certificate {out}` verifies it again")
 
 
 @command(theory.check_certificate, progress=True)
-def check(certificate: Any, file: Path, as_json: AsJson = False) -> None:
+def check(certificate: "Certificate | Confirmed", file: Path, as_json: AsJson = False) -> None:
     """Exit status: 0 if everything that the file claims was confirmed, 1 if not, or if it is no
     certificate, 2 if the file or the weights cannot be read. What it has observed of float runs is
     not run again. Where only the bounds of the search, computed again, confirm a certificate of two
@@ -206,23 +223,23 @@ def bench(
             write_output(file, json_bytes(result.to_json()))
 
     if read is not None:
-        found = read_result(read)
+        result = read_result(read)
     else:
         from ithbit.bench.run import bench as run_bench
 
         report = partial(say, file=sys.stderr)
         settings = (n or [64], seeds or [5], device, steps, repeats, quick)
-        found = run_bench(*settings, report=report, keep=keep)
-    keep(found)
-    return found
+        result = run_bench(*settings, report=report, keep=keep)
+    keep(result)
+    return result
 
 
 @command(bench, options.BENCH)
-def print_bench(found: Any, json: str | None) -> None:
+def print_bench(result: "BenchResult", json: str | None) -> None:
     from ithbit.bench.result import result_text
     from ithbit.store.writing import json_bytes
 
-    text = json_bytes(found.to_json()).decode() if json == "-" else result_text(found)
+    text = json_bytes(result.to_json()).decode() if json == "-" else result_text(result)
     say(text, end="")
 
 

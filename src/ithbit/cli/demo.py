@@ -61,8 +61,8 @@ class Demo(Printable):
                 yield Paragraph(line, "  ", "    ")
             yield f"  $ {claim.command}"
             yield ""
-        seen = sum(claim.seen for claim in self.claims)
-        yield f"Seen: {seen} of {len(self.claims)} claims, in {clock(self.seconds)}."
+        n_seen = sum(claim.seen for claim in self.claims)
+        yield f"Seen: {n_seen} of {len(self.claims)} claims, in {clock(self.seconds)}."
         yield f"Pages to open in a browser: {', '.join(map(str, self.pages))}"
 
 
@@ -72,7 +72,7 @@ def demo(
     """See what ithbit claims, in a minute: layers checked, models trained, refuted and proved.
 
     Checks a layer that keeps its contract and one that leaks; trains two kinds of model where
-    theory tells them apart and tries all inputs; finds an input that a model with 2,000 of 2,000
+    theory separates them, and tries all inputs; finds an input that a model with 2,000 of 2,000
     right samples gets wrong; checks the proof that another one is right on all inputs. Runs that
     were trained before are not trained again.
     """
@@ -113,7 +113,9 @@ def _layers() -> Claim:
     settings = CheckSettings(seconds=4.0)
     good, leaky = (check_contract(each, settings) for each in (RunningMean, BlockMean))
     lines = [f"RunningMean: {good.coverage.sentence()} (observed, not proved)"]
-    lines += [f"BlockMean: {found.clause}: {found.sentence}" for found in leaky.findings("broken")]
+    lines += [
+        f"BlockMean: {finding.clause}: {finding.sentence}" for finding in leaky.findings("broken")
+    ]
     seen = good.exit_code == 0 and leaky.outcome("causal") == "broken"
     where = f"{_from_here(Path(__file__).with_name('demo_layers.py'))}:BlockMean"
     return Claim(
@@ -125,11 +127,11 @@ def _trained(options: TrainingOptions, store: Path) -> Claim:
     """Where theory has a small solution, training finds it, right on all inputs; where it has none,
     every trained model is wrong somewhere."""
     outcomes = run_here(preset("demo"), store, options, Observers(progress=True))
-    done = [each for each in outcomes if isinstance(each, Result)]
-    found = verify(done, store=store, count=True, device=options.device)
-    lines, as_predicted = [], len(done) == len(outcomes) == len(found)
+    results = [each for each in outcomes if isinstance(each, Result)]
+    verifications = verify(results, store=store, count=True, device=options.device)
+    lines, as_predicted = [], len(results) == len(outcomes) == len(verifications)
     groups: set[str] = set()
-    for result, one in zip(done, found, strict=True):
+    for result, one in zip(results, verifications, strict=True):
         model, record = result.spec.model, one.record
         able = result.spec.group == "constructive"
         wrong, total = record["n_wrong"], record["n_evaluated"]
@@ -159,40 +161,47 @@ def _refuted(run: Path, device: str) -> Claim:
         logit = float(model(plain, n))
         answers = (model(bits, index) > 0).long()
     right = int((answers == bits.gather(1, index[:, None] - 1)[:, 0]).sum())
-    (found,) = verify(run, budget=100_000, device=device)
-    case = None if found.found is None else found.found.counterexample
+    (verification,) = verify(run, budget=100_000, device=device)
+    case = None if verification.found is None else verification.found.counterexample
     lines = [
-        f"{found.name}: {right:,} of {SAMPLES:,} random samples right",
+        f"{verification.name}: {right:,} of {SAMPLES:,} random samples right",
         f"bits {_brief(plain)}, index {n}: answers {int(logit > 0)}, logit {logit:.2f}",
     ]
     if case is not None:
         lines.append(f"verify finds bits {_brief(case.bits)}, index {case.index}, wrong as well")
-    seen = right == SAMPLES and logit < 0 and case is not None and found.verdict == "refuted"
+    seen = right == SAMPLES and logit < 0 and case is not None and verification.verdict == "refuted"
     title = "Passing 2,000 random samples is not solving the task"
     return Claim(
-        title, tuple(lines), seen, f"ithbit verify {found.name} --store {_from_here(SHIPPED)}"
+        title,
+        tuple(lines),
+        seen,
+        f"ithbit verify {verification.name} --store {_from_here(SHIPPED)}",
     )
 
 
 def _proved() -> Claim:
     """A certificate that a trained model is right on all inputs, checked now."""
     file = _copy_of(PROVED) / "proof.json"
-    held: Any = check_certificate(file, progress=True)
+    certificate: Any = check_certificate(file, progress=True)
     lines = (
-        f"{held.name}: right on all {held.inputs:,} inputs, margin at least "
-        f"{lower_text(held.margin)}",
-        f"{held.leaves:,} sets of inputs cover them all; a second implementation bounded each now",
+        f"{certificate.name}: right on all {certificate.inputs:,} inputs, margin at least "
+        f"{lower_text(certificate.margin)}",
+        f"{certificate.leaves:,} sets of inputs cover them all; "
+        "a second implementation bounded each now",
     )
     command = f"ithbit check-certificate {_from_here(SHIPPED / PROVED / 'proof.json')}"
     return Claim(
-        "Another trained model is proved right on every input", lines, bool(held.checked), command
+        "Another trained model is proved right on every input",
+        lines,
+        bool(certificate.checked),
+        command,
     )
 
 
 def _from_here(path: Path) -> str:
     """The path in a command: relative if it is below the current folder, and quoted for a shell."""
-    here = Path.cwd()
-    return quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+    folder = Path.cwd()
+    return quote(str(path.relative_to(folder) if path.is_relative_to(folder) else path))
 
 
 def _brief(bits: str) -> str:
@@ -202,7 +211,7 @@ def _brief(bits: str) -> str:
     ('00…01', '1011')
     """
     for bit in "01":
-        head, found, rest = bits.partition(bit * 16)
-        if found:
+        head, separator, rest = bits.partition(bit * 16)
+        if separator:
             return f"{head}{bit * 2}…{bit}{rest.lstrip(bit)}"
     return bits

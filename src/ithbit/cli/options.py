@@ -178,7 +178,7 @@ VERIFY = {
 }
 EXPLORE = {
     "runs": Argument(metavar="RUN", help=f"A run, or two of one task and length: {_RUN}"),
-    "construction": "Leave out the construction beside the run.",
+    "construction": "Leave out the construction next to the run.",
 }
 _OUTPUT = ("--output", "--out", "-o")
 CONSTRUCTION = {

@@ -94,7 +94,7 @@ class CellTraining:
         self.active: list[Progress] = []
         self.busy: list[RunFolder] = []  # held by other processes
         self.size = stack_size(runs[0], context.device)
-        # To the stacked models, for good: after a fault, or because they are faster.
+        # To the stacked models, until the end: after a fault, or because they are faster.
         self.fell_back = False
         self.captured = True  # on a GPU: steps are replayed from a graph
         self.raised: BaseException | None = None  # by the watcher, to stop the training
@@ -130,9 +130,9 @@ class CellTraining:
                     self.busy.append(folder)
                     continue
                 # Checked again now that we hold the folder: another process may have ended the run.
-                done, shorter = folder.outcome(), folder.shorter()
-                if done or (shorter and (done := folder.end_as(shorter))):
-                    self.notify(Event(folder.run, done))
+                outcome, shorter = folder.outcome(), folder.shorter()
+                if outcome or (shorter and (outcome := folder.end_as(shorter))):
+                    self.notify(Event(folder.run, outcome))
                 else:
                     self.active.append(self._load(folder, shorter))
                     self.active[-1].claim = claim.pop_all()
@@ -143,7 +143,7 @@ class CellTraining:
         fresh = vars(fresh_state(folder.run))
         checkpoint, remark = folder.load(like=fresh)
         if remark:
-            self.notify(Event(folder.run, f"{remark}; starting anew"))
+            self.notify(Event(folder.run, f"{remark}; starting again"))
         if checkpoint is None and shorter:
             checkpoint = folder.begin_as(shorter, fresh)
             self.notify(Event(folder.run, Notice(_goes_on(shorter, checkpoint))))
@@ -224,4 +224,4 @@ def _goes_on(shorter: RunFolder, checkpoint: Checkpoint | None) -> str:
     if checkpoint is None:
         why = "a usable optimiser state (earlier versions kept none)"
         return f"{most} is here, but without {why}: trained from scratch"
-    return f"{most} goes on from epoch {checkpoint.epochs_done}"
+    return f"{most} continues from epoch {checkpoint.epochs_done}"

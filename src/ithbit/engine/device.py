@@ -104,8 +104,8 @@ def choose_device(name: str = "auto") -> Device:
         # The protocol is fp32: no TF32 in products, whatever the user's defaults are. cuDNN, which
         # users' layers may use, has its own switch.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        chosen = torch.device("cuda", int(index) if index else torch.cuda.current_device())
-        return Device(chosen, f"GPU: {torch.cuda.get_device_name(chosen)}")
+        torch_device = torch.device("cuda", int(index) if index else torch.cuda.current_device())
+        return Device(torch_device, f"GPU: {torch.cuda.get_device_name(torch_device)}")
     keep_freed_memory()
     why = "as asked" if name == "cpu" else "no CUDA GPU found"
     return Device(torch.device("cpu"), f"CPU, one thread per process ({why})")
@@ -137,7 +137,7 @@ def keep_freed_memory() -> None:
 def describe_environment(device: Device, stepper: str | None = None) -> dict[str, str | int]:
     """Versions and machine, for the record of a run; also the commit, if run from a checkout, and
     what took its steps, under the name that records have for it since 0.1."""
-    found = _code_versions() | {
+    environment = _code_versions() | {
         "ithbit": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -148,18 +148,18 @@ def describe_environment(device: Device, stepper: str | None = None) -> dict[str
         "device": device.torch.type,
         "device_name": torch.cuda.get_device_name(device.torch) if device.is_cuda else _cpu_name(),
     }
-    return found if stepper is None else found | {"path": stepper}
+    return environment if stepper is None else environment | {"path": stepper}
 
 
 @cache
 def _code_versions() -> dict[str, str | int]:
     """The commit at the first call, and the version of the kernels' compiler."""
-    found: dict[str, str | int] = {}
+    versions: dict[str, str | int] = {}
     if commit := _commit():
-        found["commit"] = commit
+        versions["commit"] = commit
     with suppress(PackageNotFoundError):
-        found["triton"] = version("triton")
-    return found
+        versions["triton"] = version("triton")
+    return versions
 
 
 def _commit() -> str | None:

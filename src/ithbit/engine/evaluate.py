@@ -39,10 +39,10 @@ def held_out_examples(
     return draw_examples(keys, spec.n_bits, 0, protocol.held_out_examples)
 
 
-def batch_that_fits(spec: ModelSpec, n_bits: int, wanted: int) -> int:
-    """How many examples to evaluate at a time: `wanted`, or fewer if they are very long."""
+def batch_that_fits(spec: ModelSpec, n_bits: int, most: int) -> int:
+    """How many examples to evaluate at a time: `most`, or fewer if they are very long."""
     numbers = matrix_numbers(spec, n_bits) + 4 * spec.d_model * n_tokens(spec.task, n_bits)
-    return max(1, min(wanted, _NUMBERS // numbers))
+    return max(1, min(most, _NUMBERS // numbers))
 
 
 @torch.no_grad()
@@ -114,8 +114,8 @@ def shifted_accuracy(
         keys = stream_keys([seed + first_seed for seed in seeds], device)
         examples = draw_examples(keys, n_bits, 0, protocol.held_out_examples)
         table = token_table(spec.task, n_bits, params["embed"].dtype, device)
-        wanted = _GPU_BATCH if device.type == "cuda" else protocol.batch_size
-        batch_size = batch_that_fits(spec, n_bits, wanted)
+        most = _GPU_BATCH if device.type == "cuda" else protocol.batch_size
+        batch_size = batch_that_fits(spec, n_bits, most)
         try:
             accuracy = evaluate(params, spec, table, examples, batch_size, logits)[1]
         except Exception:
@@ -138,22 +138,22 @@ def structured_answers(
     params, embed = with_buffers(params, spec, [seed]), params["embed"]
     table = token_table(spec.task, spec.n_bits, embed.dtype, embed.device)
     limit = _STRUCTURED_TOKENS // n_tokens(spec.task, spec.n_bits)
-    wanted = 4 * _GPU_BATCH if embed.is_cuda else _GPU_BATCH
-    batch = batch_that_fits(spec, spec.n_bits, wanted)
+    batch_size = 4 * _GPU_BATCH if embed.is_cuda else _GPU_BATCH
+    batch = batch_that_fits(spec, spec.n_bits, batch_size)
     strings = structured_strings(spec.n_bits, limit // spec.n_bits)
-    tried, wrong, example = 0, 0, None
+    n_tried, wrong, example = 0, 0, None
     for bits, index in every_index(strings, limit, batch, embed.device):
         examples = Examples(bits[None], index[None])
         out = logits(params, spec, table, examples)
         failed = ~(margin_of(out, examples.answer)[0] > 0)
-        tried, missed = tried + len(index), int(failed.sum())
+        n_tried, missed = n_tried + len(index), int(failed.sum())
         if missed and not wrong:
             at = int(failed.int().argmax())
             text = "".join(map(str, bits[at].tolist()))
             example = f"bits {text}, index {int(index[at])}"
         wrong += missed
     return {
-        "structured_tried": tried,
+        "structured_tried": n_tried,
         "structured_wrong": wrong,
         "structured_example": example,
     }

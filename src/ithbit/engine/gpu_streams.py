@@ -22,7 +22,7 @@ from ithbit.models.layer_source import BUILDING
 _GRAPHS = threading.RLock()
 _STREAMS = threading.Lock()
 _free: list["GpuStream"] = []
-_here = threading.local()
+_thread = threading.local()
 
 
 class CaptureError(Exception):
@@ -87,29 +87,29 @@ def gpu_stream(device: Device) -> Iterator[None]:
         return
     with _STREAMS:
         fit = [each for each in _free if each.device == device.torch]
-        mine = fit[-1] if fit else GpuStream(device.torch)
+        stream = fit[-1] if fit else GpuStream(device.torch)
         if fit:
-            _free.remove(mine)
+            _free.remove(stream)
     outside = torch.cuda.current_stream(device.torch)
     try:
-        with torch.cuda.device(device.torch), torch.cuda.stream(mine.stream):
-            mine.stream.wait_stream(outside)
-            _here.gpu_stream = mine
+        with torch.cuda.device(device.torch), torch.cuda.stream(stream.stream):
+            stream.stream.wait_stream(outside)
+            _thread.gpu_stream = stream
             try:
                 yield
             finally:
-                _here.gpu_stream = None
+                _thread.gpu_stream = None
                 with suppress(RuntimeError):  # the GPU is lost: the earlier error says more
-                    outside.wait_stream(mine.stream)
+                    outside.wait_stream(stream.stream)
     finally:
-        if not mine.broken:
+        if not stream.broken:
             with _STREAMS:
-                _free.append(mine)
+                _free.append(stream)
 
 
 def current_gpu_stream() -> GpuStream | None:
     """The stream of its own that this thread is on, or None."""
-    return getattr(_here, "gpu_stream", None)
+    return getattr(_thread, "gpu_stream", None)
 
 
 def no_capture(device: Device) -> AbstractContextManager[object]:

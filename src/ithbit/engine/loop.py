@@ -210,7 +210,7 @@ def _run_with_recovery(cell: CellTraining) -> None:
             raise
         except Exception as error:
             if error is cell.raised or not cell.active or cell.context.device.is_lost():
-                raise  # with no active run there is none to blame
+                raise  # with no active run, no run is the cause
             message, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
             too_large, uncaptured = _is_out_of_memory(error), isinstance(error, CaptureError)
         # Outside the except block: the error, and the tensors it refers to, are gone by now.

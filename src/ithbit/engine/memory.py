@@ -54,11 +54,11 @@ def host_bytes(root: Path = Path("/")) -> int:
     A limit may be set on the process's control group or on any group around it, as for the job of a
     cluster.
     """
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    n_available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                found = 1024 * int(line.split()[1])
+                n_available = 1024 * int(line.split()[1])
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, kinds, path = line.split(":", 2)
@@ -68,8 +68,10 @@ def host_bytes(root: Path = Path("/")) -> int:
                 for each in (group, *group.parents):
                     if each.is_relative_to(top):
                         with suppress(OSError, ValueError):  # "max" where there is no limit
-                            found = min(found, int((each / f"memory.{name}").read_text()))
-    return found
+                            n_available = min(
+                                n_available, int((each / f"memory.{name}").read_text())
+                            )
+    return n_available
 
 
 def size_text(n_bytes: int) -> str:
@@ -91,12 +93,12 @@ def need_memory(what: str, n_bytes: int, advice: str, where: Device | None = Non
     is free on this machine."""
     if where is not None and where.is_cuda:
         has = "but the GPU has"
-        there = int(torch.cuda.get_device_properties(where.torch).total_memory)
+        available = int(torch.cuda.get_device_properties(where.torch).total_memory)
     else:
-        has, there = "but this machine's free memory is", host_bytes()
-    if n_bytes > there:
+        has, available = "but this machine's free memory is", host_bytes()
+    if n_bytes > available:
         raise TooLargeError(
-            f"{what} needs at least {size_text(n_bytes)} of memory, {has} {size_text(there)}; "
+            f"{what} needs at least {size_text(n_bytes)} of memory, {has} {size_text(available)}; "
             f"{advice}"
         )
 

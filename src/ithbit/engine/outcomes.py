@@ -24,15 +24,15 @@ def to_train(
     not writable, and whatever memory they took.
     """
     check_switches(runs, context)
-    found = _outcomes(context.store, runs)
+    outcomes = _outcomes(context.store, runs)
     # Once per call: no run is retried forever.
-    failed = {run for run in runs if retry_failed and isinstance(found[run], Failure)}
-    todo = [run for run in runs if found[run] is None or run in failed]
+    failed = {run for run in runs if retry_failed and isinstance(outcomes[run], Failure)}
+    todo = [run for run in runs if outcomes[run] is None or run in failed]
     needed = check_memory(todo, context)
     forget_failures(failed, context.store)
-    for run, done in found.items():
-        if done is not None and run not in failed:
-            context.watch(Event(run, done))
+    for run, outcome in outcomes.items():
+        if outcome is not None and run not in failed:
+            context.watch(Event(run, outcome))
     if todo:
         check_store(context.store)
     return todo, needed
@@ -58,19 +58,19 @@ def forget_failures(runs: Iterable[RunSpec], store: Path) -> list[RunSpec]:
 
 def _outcomes(store: Path, runs: Iterable[RunSpec]) -> dict[RunSpec, Result | Failure | None]:
     """Each run's outcome in the store; one error reports all damaged runs."""
-    found, damaged = {}, []
+    outcomes, damaged = {}, []
     for folder in (RunFolder(store, run) for run in runs):
         try:
-            found[folder.run] = folder.outcome()
+            outcomes[folder.run] = folder.outcome()
         except StoreError as error:
             damaged.append((folder.path, error))
     if len(damaged) == 1:
         raise damaged[0][1]
     if damaged:
-        named = first_of([str(path) for path, _ in damaged], _NAMED)
+        names = first_of([str(path) for path, _ in damaged], _NAMED)
         raise StoreError(
             f"{len(damaged)} folders hold no readable run (`ithbit status` says why); they are "
             "left as they are: restore the files, or move the folders away to train again: "
-            f"{named}"
+            f"{names}"
         )
-    return found
+    return outcomes

@@ -98,8 +98,8 @@ class Stack:
         with gpu_stream(self.device):
             new = torch.tensor(rates, dtype=torch.float64).unsqueeze(1)
             self.state.learning_rate.copy_(new)
-            for kept, now in zip(vars(self.kept).values(), vars(self.state).values(), strict=True):
-                kept.copy_(now)
+            for copy, now in zip(vars(self.kept).values(), vars(self.state).values(), strict=True):
+                copy.copy_(now)
 
     def kept_rows(self) -> list[AdamState]:
         """The kept state of each run, in host memory. Waits for the device."""

@@ -111,7 +111,7 @@ def stop_on_ctrl_c(stop: StopRequest) -> Iterator[None]:
         again, pressed = pressed, True
         stop.request()
         if again:
-            raise StoppedError("stopped at once; the same command goes on from what was saved")
+            raise StoppedError("stopped at once; the same command continues from what was saved")
 
     signal.signal(signal.SIGINT, note)
     try:
@@ -126,12 +126,12 @@ def interruption(unfinished: Mapping[RunSpec, int]) -> StoppedError:
     >>> from ithbit.spec import ModelSpec
     >>> one, other = (RunSpec(ModelSpec("rhi", "gru", 8), seed) for seed in (0, 1))
     >>> print(interruption({one: 12, other: 11}))
-    stopped; 2 runs saved (gru s0 after epoch 12, gru s1 after epoch 11); the same command goes on from there
+    stopped; 2 runs saved (gru s0 after epoch 12, gru s1 after epoch 11); the same command continues from there
     >>> print(interruption({one: 0}))
     stopped before a run had a whole epoch to save; the same command begins again
     """  # noqa: E501
     if not unfinished:
-        return StoppedError("stopped while no run was under way; the same command goes on")
+        return StoppedError("stopped while no run was being trained; the same command continues")
     saved = {run: epochs for run, epochs in unfinished.items() if epochs}
     if not saved:
         return StoppedError(
@@ -144,5 +144,5 @@ def interruption(unfinished: Mapping[RunSpec, int]) -> StoppedError:
     ]
     runs = pluralize(len(saved), "run")
     return StoppedError(
-        f"stopped; {runs} saved ({first_of(names, _NAMED)}); the same command goes on from there"
+        f"stopped; {runs} saved ({first_of(names, _NAMED)}); the same command continues from there"
     )

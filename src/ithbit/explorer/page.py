@@ -1,5 +1,5 @@
 """The page: one HTML file that contains the models and runs them in the browser: trained runs with
-their records, and the construction beside the first.
+their records, and the construction next to the first.
 
 `html.py` says how text from records gets into it.
 """
@@ -98,19 +98,19 @@ def of_run(folder: Path) -> PageModel:
     if spec.n_bits > LONGEST:
         raise SpecError(f"the page shows up to n = {LONGEST}, got n = {spec.n_bits} in {run.name}")
     record = stored.read_verification()
-    found = record.found if record else None
+    verification = record.found if record else None
     label, origin = words.origin(stored.result)
     return PageModel(
         label,
         words.title(family, spec.n_layers),
         run.name,
         origin,
-        words.how(spec),
+        words.mechanism(spec),
         spec,
         {name: value.numpy() for name, value in params_of(run, weights).items()},
-        words.standing(found),
+        words.standing(verification),
         words.samples(stored.result),
-        found.counterexample or found.worst if found else None,
+        verification.counterexample or verification.worst if verification else None,
     )
 
 

@@ -34,7 +34,7 @@ class ModelVerdict:
     tone: Tone = "open"
 
 
-def how(spec: ModelSpec) -> str:
+def mechanism(spec: ModelSpec) -> str:
     """How such a model works, for a newcomer."""
     family = family_named(spec.family)
     others = "all tokens up to itself" if family.causal else "all tokens"
@@ -81,35 +81,37 @@ def samples(result: Result) -> str:
     return f"{sentence} Of {result.structured_tried:,} plain inputs, {kinds}, it gets {wrong}."
 
 
-def standing(found: Verification | None) -> ModelVerdict:
+def standing(verification: Verification | None) -> ModelVerdict:
     """What the run's verification record says.
 
     >>> standing(None).verdict
     'not verified'
     """
-    if found is None:
+    if verification is None:
         nothing = "These weights have not been searched for a wrong answer."
         return ModelVerdict("not verified", nothing, "The run has no record of `ithbit verify`.")
     meanings: dict[str, tuple[str, Tone]] = {
         "right on all inputs": (
-            "Every possible input was tried, and every answer is right.",
+            "By its record every possible input was tried, and every answer was right.",
             "good",
         ),
         "refuted": ("There is an input that it gets wrong, whatever random tests say.", "bad"),
         "not refuted": ("A search found no wrong answer. That is no proof: one may exist.", "open"),
         "unsettled": ("Some answers are so close that rounding decides them.", "open"),
         "bounded (unchecked)": (
-            "Bounds say that all answers are right, but no second program has checked them.",
+            "By its record bounds say that all answers are right, unchecked by a second program.",
             "open",
         ),
         "proved on all inputs": (
-            "A proof covers every possible input: all answers are right, in exact arithmetic. "
-            "A second program has checked it.",
+            "By its record a proof covers every possible input: all answers are right, in exact "
+            "arithmetic. A second program has checked it; this page has not.",
             "good",
         ),
     }
-    meaning, tone = meanings.get(found.verdict, ("", "open"))
-    return ModelVerdict(found.verdict, meaning, f"On record: {found.sentence()}.", tone)
+    meaning, tone = meanings.get(verification.verdict, ("", "open"))
+    return ModelVerdict(
+        verification.verdict, meaning, f"On record: {verification.sentence()}.", tone
+    )
 
 
 def certified(certificate: Certificate) -> ModelVerdict:

@@ -2,7 +2,7 @@
 
 Triton compiles a kernel when it is first launched, a few seconds each and one after the other; a
 whole sweep needs hundreds. The processes compile into Triton's cache on disk, where training finds
-the kernels; a marker file beside them shows that a model's kernels are complete. A kernel that does
+the kernels; a marker file with them shows that a model's kernels are complete. A kernel that does
 not compile leaves no marker; it fails again in training, which reports it.
 """
 

@@ -62,11 +62,11 @@ def odd_word(key, example, j, N):
 @triton.jit
 def odd_zeros(key, example, i, N, WORDS, CUTS: tl.constexpr):
     """In how many of a share's 2^16 cases bit i (from 0) of an odd example is 0, as int32."""
-    whole = stream_word(key, example, 0, WORDS)
-    word = whole.to(tl.uint32)
+    word_64 = stream_word(key, example, 0, WORDS)
+    word = word_64.to(tl.uint32)
     one = i < ((word >> (32 - _CUT)) * (N + 1) >> _CUT).to(tl.int32)
     if CUTS > 1:
-        more = stirred(whole)
+        more = stirred(word_64)
         for cut in tl.static_range(CUTS - 1):
             share = (more >> (cut * _MORE_CUT)).to(tl.uint32) & (_MORE_CUTS - 1)
             one = one != (i < (share * (N + 1) >> (_MORE_CUT - 1)).to(tl.int32))
@@ -97,5 +97,5 @@ def draw_bit(key, example, i, N, WORDS, CUTS: tl.constexpr):
     j = tl.where(odd, i // SHARES, 1 + i // 64)
     at = tl.where(odd, i % SHARES * _SHARE, i % 64)
     word = stream_word(key + tl.where(odd, _OTHER_HALF, 0), example, j, words)
-    drawn = (word >> at.to(tl.uint64)).to(tl.int32) & tl.where(odd, _CASES - 1, 1)
-    return (drawn >= tl.where(odd, odd_zeros(key, example, i, N, WORDS, CUTS), 1)).to(tl.float32)
+    number = (word >> at.to(tl.uint64)).to(tl.int32) & tl.where(odd, _CASES - 1, 1)
+    return (number >= tl.where(odd, odd_zeros(key, example, i, N, WORDS, CUTS), 1)).to(tl.float32)

@@ -324,11 +324,11 @@ def along_rows(x):
 def softplus(x):
     """log(1 + exp(x)), and its slope, the logistic function."""
     small = tl.exp(-tl.abs(x))
-    whole = 1.0 + small
+    one_plus = 1.0 + small
     # log(1 + small), exact for a tiny `small` too: training stops at losses as small as 1e-6.
-    rest = tl.where(whole == 1.0, 1.0, whole - 1.0)
-    log = tl.where(whole == 1.0, small, tl.log(whole) * (small / rest))
-    return tl.maximum(x, 0.0) + log, tl.where(x >= 0, 1.0, small) / whole
+    rest = tl.where(one_plus == 1.0, 1.0, one_plus - 1.0)
+    log = tl.where(one_plus == 1.0, small, tl.log(one_plus) * (small / rest))
+    return tl.maximum(x, 0.0) + log, tl.where(x >= 0, 1.0, small) / one_plus
 
 
 @triton.jit

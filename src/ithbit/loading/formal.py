@@ -29,19 +29,19 @@ def _tensor(values: FloatArray) -> Tensor:
 
 
 def _linear(weight: FloatArray, bias: FloatArray | None = None) -> nn.Linear:
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, dtype=torch.float64)
-    made.weight.data = _tensor(weight)
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, dtype=torch.float64)
+    linear.weight.data = _tensor(weight)
     if bias is not None:
-        made.bias.data = _tensor(bias)
-    return made
+        linear.bias.data = _tensor(bias)
+    return linear
 
 
 def _net(net: ReluNet) -> nn.Sequential:
     maps = [_linear(*pair) for pair in zip(net.weights, net.biases, strict=True)]
-    made: list[nn.Module] = [maps[0]]
+    parts: list[nn.Module] = [maps[0]]
     for each in maps[1:]:
-        made += [nn.ReLU(), each]
-    return nn.Sequential(*made)
+        parts += [nn.ReLU(), each]
+    return nn.Sequential(*parts)
 
 
 class AttentionModule(nn.Module):

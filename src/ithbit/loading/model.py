@@ -46,8 +46,8 @@ class Model(nn.Module):
     def forward(self, bits: Bits, index: Index) -> Tensor:
         """The logit of answer 1: positive where the model answers 1. A number, or one per row; NaN
         and infinity are no answer."""
-        rows, wanted, single = self._read(bits, index)
-        logit = self._logit(rows, wanted)
+        rows, indices, single = self._read(bits, index)
+        logit = self._logit(rows, indices)
         return logit[0] if single else logit
 
     def _logit(self, bits: Tensor, index: Tensor) -> Tensor:
@@ -56,16 +56,16 @@ class Model(nn.Module):
 
     def attention(self, bits: Bits, index: Index) -> Tensor:
         """Attention maps: (batch) layer head query key. Raises `SpecError` if it has none."""
-        rows, wanted, single = self._read(bits, index)
+        rows, indices, single = self._read(bits, index)
         with torch.no_grad():
-            maps = self._maps(rows, wanted)
+            maps = self._maps(rows, indices)
         return maps[0] if single else maps
 
     def _read(self, bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
-        rows, wanted, single = read_inputs(bits, index)
+        rows, indices, single = read_inputs(bits, index)
         self._check_length(rows.shape[1])
         device = next(self.parameters()).device
-        return rows.to(device), wanted.to(device), single
+        return rows.to(device), indices.to(device), single
 
     def _check_length(self, n: int) -> None:
         raise NotImplementedError
@@ -141,10 +141,10 @@ class TrainedModel(Model):
         if family_named(spec.family).kind not in ("softmax", "linear"):
             raise SpecError(f"{spec.family} has no attention maps")
         # The library's fused attention keeps no maps: they are computed from what each block reads.
-        seen: list[Tensor] = []
+        inputs: list[Tensor] = []
         encoder = getattr(self.body, "encoder", None)
         hooks = [
-            block.register_forward_pre_hook(lambda block, args: seen.append(args[0].detach()))
+            block.register_forward_pre_hook(lambda block, args: inputs.append(args[0].detach()))
             for block in (self.body.children() if encoder is None else encoder.layer)
         ]
         try:
@@ -156,7 +156,7 @@ class TrainedModel(Model):
         own = net.block_params() if isinstance(net, SingleSeedModel) else None
         params = weights.export(net, spec) if own is None else own
         return torch.stack(
-            [_attention_map(part(params, f"blocks.{k}"), spec, x) for k, x in enumerate(seen)], 1
+            [_attention_map(part(params, f"blocks.{k}"), spec, x) for k, x in enumerate(inputs)], 1
         )
 
 
@@ -185,13 +185,13 @@ def load_model(
     """The model of a run folder, of a construction, or of explicit weights for trained blocks."""
     if isinstance(source, Solution):
         return ConstructionModel(source).to(_device(device)).eval()
-    chosen = _DTYPES[one_of("unknown dtype", str(dtype).removeprefix("torch."), _DTYPES)]
+    torch_dtype = _DTYPES[one_of("unknown dtype", str(dtype).removeprefix("torch."), _DTYPES)]
     if isinstance(source, TrainedSolution):
-        run, params = RunSpec(source.spec, 0), params_of_solution(source, chosen)
+        run, params = RunSpec(source.spec, 0), params_of_solution(source, torch_dtype)
     else:
         stored = read_stored_run(source)
         run, params = stored.spec, params_of(stored.spec, stored.weights)
-    return TrainedModel(run, params, chosen, _device(device), library).eval()
+    return TrainedModel(run, params, torch_dtype, _device(device), library).eval()
 
 
 def _device(name: str | torch.device) -> str:
@@ -231,24 +231,26 @@ def read_inputs(bits: Bits, index: Index) -> tuple[Tensor, Tensor, bool]:
     >>> read_inputs(["10", "01"], 1)[1].tolist(), len(read_inputs("10", [1, 2])[0])
     ([1, 1], 2)
     """
-    rows, wanted = _bits(bits), _integers(index, "the index")
-    if rows.dim() not in (1, 2) or wanted.dim() > 1 or not rows.numel():
+    rows, indices = _bits(bits), _integers(index, "the index")
+    if rows.dim() not in (1, 2) or indices.dim() > 1 or not rows.numel():
         raise SpecError(
             f"give bits as (n) or (batch, n) and an index for each, got shapes "
-            f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
+            f"{tuple(rows.shape)} and {tuple(indices.shape)}"
         )
     if not ((rows == 0) | (rows == 1)).all():
         other = rows[(rows != 0) & (rows != 1)][0].item()
         raise SpecError(f"bits must be 0 or 1, got {other}")
     n = rows.shape[-1]
-    if not ((wanted >= 1) & (wanted <= n)).all():
-        raise SpecError(f"the index must be in 1..{n}, got {wanted.tolist()}")
-    single = rows.dim() == 1 and wanted.dim() == 0
-    rows, wanted = torch.atleast_2d(rows), torch.atleast_1d(wanted)
-    if len(rows) != len(wanted) and 1 not in (len(rows), len(wanted)):
-        raise SpecError(f"got {len(rows)} rows of bits and {len(wanted)} indices; give one per row")
-    size = max(len(rows), len(wanted))
-    return rows.expand(size, n), wanted.expand(size), single
+    if not ((indices >= 1) & (indices <= n)).all():
+        raise SpecError(f"the index must be in 1..{n}, got {indices.tolist()}")
+    single = rows.dim() == 1 and indices.dim() == 0
+    rows, indices = torch.atleast_2d(rows), torch.atleast_1d(indices)
+    if len(rows) != len(indices) and 1 not in (len(rows), len(indices)):
+        raise SpecError(
+            f"got {len(rows)} rows of bits and {len(indices)} indices; give one per row"
+        )
+    size = max(len(rows), len(indices))
+    return rows.expand(size, n), indices.expand(size), single
 
 
 def _bits(bits: Bits) -> Tensor:
@@ -267,9 +269,9 @@ def _bits(bits: Bits) -> Tensor:
 def _integers(values: Any, what: str) -> Tensor:
     try:
         tensor = torch.as_tensor(values)
-        kept = tensor.long()
+        integers = tensor.long()
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(f"{what} must be whole numbers, got {values!r:.80}") from error
-    if not torch.equal(kept.to(tensor.dtype), tensor):
+    if not torch.equal(integers.to(tensor.dtype), tensor):
         raise SpecError(f"{what} must be whole numbers, got {values!r:.80}")
-    return kept
+    return integers

@@ -101,12 +101,12 @@ def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
         raise LayerError(
             f"fla:{kind} needs flash-linear-attention ({error}); install ithbit[reference-gpu]"
         ) from error
-    made = getattr(layers, kind, None)
-    if made is None:
-        known = ", ".join(sorted(n for n in vars(layers) if n[0].isupper()))
-        raise LayerError(f"fla.layers has no {kind}; it has {known}")
-    taken = inspect.signature(made).parameters
-    wanted: dict[str, Any] = {
+    layer_class = getattr(layers, kind, None)
+    if layer_class is None:
+        names = ", ".join(sorted(n for n in vars(layers) if n[0].isupper()))
+        raise LayerError(f"fla.layers has no {kind}; it has {names}")
+    parameters = inspect.signature(layer_class).parameters
+    settings: dict[str, Any] = {
         "hidden_size": width,
         "num_heads": 2,
         "head_dim": width // 2,
@@ -120,9 +120,9 @@ def fla_module(kind: str, width: int, **other: Any) -> nn.Module:
         "num_hidden_layers": 2,  # some layers initialise by their place in a stack
     }
     if kind == "Mamba2":
-        wanted["chunk_size"] = 16  # its plain form pads every input to this: costs only memory
-    given = {name: value for name, value in wanted.items() if name in taken}
-    module: nn.Module = made(**given, **other)
+        settings["chunk_size"] = 16  # its plain form pads every input to this: costs only memory
+    sizes = {name: value for name, value in settings.items() if name in parameters}
+    module: nn.Module = layer_class(**sizes, **other)
     return module
 
 

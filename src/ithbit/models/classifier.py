@@ -159,24 +159,24 @@ def shapes(
     if (len(one) + more * len(block), numbers[0] + more * numbers[1]) != (n_tensors, n_numbers):
         return None
     first = [name for name in one if name.split(".")[0] in ("embed", "positions", "enter")]
-    found = {name: one[name] for name in first}
+    by_name = {name: one[name] for name in first}
     for layer in range(spec.n_layers):
         prefix = f"blocks.{layer}."
-        found |= {prefix + name.removeprefix("blocks.0."): block[name] for name in block}
-    return found | {name: shape for name, shape in one.items() if name not in block}
+        by_name |= {prefix + name.removeprefix("blocks.0."): block[name] for name in block}
+    return by_name | {name: shape for name, shape in one.items() if name not in block}
 
 
 def _shapes(
-    spec: ModelSpec, n_layers: int, seed: int = 0, drawn: int = 0
+    spec: ModelSpec, n_layers: int, seed: int = 0, n_numbers: int = 0
 ) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a model's parameters with the first layers only. Only a table of
-    positions grows with n, and a block much larger than `drawn` is not drawn."""
+    positions grows with n, and a block much larger than `n_numbers` is not drawn."""
     small = replace(spec, n_bits=1, n_layers=n_layers)
     wide = spec.d_model * (spec.d_model + (0 if spec.code else spec.d_ff + spec.d_state))
-    with torch.device("meta") if wide > max(_DRAWN, drawn) else nullcontext():
-        found = {name: tuple(value.shape) for name, value in init(small, seed).items()}
+    with torch.device("meta") if wide > max(_DRAWN, n_numbers) else nullcontext():
+        by_name = {name: tuple(value.shape) for name, value in init(small, seed).items()}
     tables = position_shapes(spec)
-    return found | {f"positions.{name}": shape for name, shape in tables.items()}
+    return by_name | {f"positions.{name}": shape for name, shape in tables.items()}
 
 
 def token_vectors(params: Params, spec: ModelSpec, table: TokenTable) -> Tensor:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 READY = ("lstm", "rnn", "gru", "transformer-encoder-layer", "transformer-encoder-layer-causal")
 _WIDTH_NAMES = ("width", "d_model", "dim", "hidden_size")
 
-_known: dict[str, "LayerSource"] = {}  # by code
+_registered: dict[str, "LayerSource"] = {}  # by code
 _given_sources: dict[str, str] = {}  # by code: the location that another process of the user gave
 _recorded: dict[str, str] = {}  # by code: what a run folder says, see `recorded_layer.py`
 BUILDING = threading.RLock()  # torch's seed is global: one thread at a time draws weights
@@ -61,7 +61,7 @@ class LayerSource:
     digest: str  # drawn at random for a factory without a file
     source: str | None
     text: bytes = field(default=b"", repr=False)  # the file, as it was read
-    given: Callable[..., Any] | None = field(default=None, repr=False)
+    passed_factory: Callable[..., Any] | None = field(default=None, repr=False)
     must_be_class: bool = False  # only a record names it, in a module: a function is not called
 
     @property
@@ -75,8 +75,8 @@ class LayerSource:
     @cached_property
     def factory(self) -> Callable[..., Any]:
         """The callable itself. First access runs the file's code."""
-        if self.given is not None:
-            return self.given
+        if self.passed_factory is not None:
+            return self.passed_factory
         assert self.source is not None
         where, _, name = self.source.rpartition(":")
         if where in ("torch", "fla"):
@@ -90,13 +90,13 @@ class LayerSource:
         )
         factory = getattr(module, name, None)
         if factory is None:
-            named = sorted(
+            names = sorted(
                 key
                 for key, value in vars(module).items()
                 if callable(value) and getattr(value, "__module__", None) == module.__name__
             )
-            there = f"; it has {', '.join(named)}" if named else ""
-            raise LayerError(f"{where} has no {name}{there}")
+            others = f"; it has {', '.join(names)}" if names else ""
+            raise LayerError(f"{where} has no {name}{others}")
         if not callable(factory):
             raise LayerError(
                 f"{name} in {where} is {type(factory).__name__}, which is not callable; name a "
@@ -116,11 +116,11 @@ class LayerSource:
         """A module of that width whose initial weights depend only on the seed."""
         import torch
 
-        positional, named = _arguments(self.factory, self.name, width)
+        positional, keywords = _arguments(self.factory, self.name, width)
         with BUILDING, torch.random.fork_rng():
             torch.manual_seed(seed)
             with explained(f"{self.name} cannot be built at width {width}"):
-                module = self.factory(*positional, **named)
+                module = self.factory(*positional, **keywords)
         if not isinstance(module, torch.nn.Module):
             raise LayerError(
                 f"{self.name} must return a torch.nn.Module, got {type(module).__name__}"
@@ -217,44 +217,44 @@ def layer_of(factory: Callable[..., Any], name: str | None = None) -> LayerSourc
         )
     if not callable(factory):
         raise LayerError(f"a factory must be callable, got {type(factory).__name__}")
-    called = name or str(getattr(factory, "__name__", type(factory).__name__))
+    factory_name = name or str(getattr(factory, "__name__", type(factory).__name__))
     module = sys.modules.get(getattr(factory, "__module__", None) or "")
     path = Path(getattr(module, "__file__", None) or "")
-    if name is None and path.is_file() and getattr(module, called, None) is factory:
+    if name is None and path.is_file() and getattr(module, factory_name, None) is factory:
         assert module is not None
         if was_edited(module, path):
             raise LayerError(
                 f"{path} has changed since it was imported; reload it, or start Python again"
             )
         is_package = bool(module.__spec__ and module.__spec__.parent)
-        named = find_layer(f"{module.__name__ if is_package else path}:{called}")
-        return register(replace(named, given=factory))
+        source = find_layer(f"{module.__name__ if is_package else path}:{factory_name}")
+        return register(replace(source, passed_factory=factory))
     try:
         text = inspect.getsource(factory)  # for the run folder, to be read by people
     except (OSError, TypeError):
         text = ""
     digest = secrets.token_hex(32)
-    return register(LayerSource(f"python:{called}", digest, None, text.encode(), factory))
+    return register(LayerSource(f"python:{factory_name}", digest, None, text.encode(), factory))
 
 
-def family_of(given: str | Callable[..., Any], folder: Path = Path()) -> tuple[str, str]:
+def family_of(layer_or_name: str | Callable[..., Any], folder: Path = Path()) -> tuple[str, str]:
     """Family and code of what a user names: one of the six, or a layer, which is registered.
 
     >>> family_of("gru")
     ('gru', '')
     """
-    if isinstance(given, str):
-        if ":" not in given:
-            return given, ""
-        layer = find_layer(given, folder)
+    if isinstance(layer_or_name, str):
+        if ":" not in layer_or_name:
+            return layer_or_name, ""
+        layer = find_layer(layer_or_name, folder)
     else:
-        layer = layer_of(given)
+        layer = layer_of(layer_or_name)
     return layer.family, layer.code
 
 
 def layer_for(model: ModelSpec) -> LayerSource:
     """The layer of a model whose family is a user's layer, found by its code."""
-    if model.code not in _known:
+    if model.code not in _registered:
         where = _given_sources.get(model.code) or _recorded.get(model.code)
         if where is None:
             raise LayerError(
@@ -263,29 +263,30 @@ def layer_for(model: ModelSpec) -> LayerSource:
             )
         remedy = "put the file back there (the run folder has a copy, layer.py, that is never run)"
         try:
-            found = find_layer(where)
+            source = find_layer(where)
         except LayerError as error:
             raise LayerError(f"{model.family} cannot be loaded: {error}; {remedy}") from error
-        if found.code != model.code:
+        if source.code != model.code:
             raise LayerError(
-                f"{model.family} has changed: {where} has the code {found.code}, but this run has "
+                f"{model.family} has changed: {where} has the code {source.code}, but this run has "
                 f"{model.code}; {remedy}, or train the changed layer, which is another family"
             )
         place = where.rpartition(":")[0]
         ready = place in ("torch", "fla") or place.endswith(".py")
         if model.code not in _given_sources and not ready:
-            _known[model.code] = replace(found, must_be_class=True)
-    return _known[model.code]
+            _registered[model.code] = replace(source, must_be_class=True)
+    return _registered[model.code]
 
 
 def sources(runs: Iterable[RunSpec]) -> dict[str, str]:
     """Where to load the layers of these runs from, by code, for `register_sources` elsewhere."""
     codes = dict.fromkeys(run.model.code for run in runs if run.model.code)
-    known = {
-        code: _known[code].source if code in _known else _given_sources.get(code) for code in codes
+    by_code = {
+        code: _registered[code].source if code in _registered else _given_sources.get(code)
+        for code in codes
     }
-    recorded = {code for code in codes if code in _known and _known[code].must_be_class}
-    return {code: source for code, source in known.items() if source and code not in recorded}
+    recorded = {code for code in codes if code in _registered and _registered[code].must_be_class}
+    return {code: source for code, source in by_code.items() if source and code not in recorded}
 
 
 def is_session_only(runs: Iterable[RunSpec]) -> bool:
@@ -293,7 +294,8 @@ def is_session_only(runs: Iterable[RunSpec]) -> bool:
     train it."""
     models = {run.model for run in runs}
     return any(
-        is_added(m.family) or (m.code in _known and _known[m.code].source is None) for m in models
+        is_added(m.family) or (m.code in _registered and _registered[m.code].source is None)
+        for m in models
     )
 
 
@@ -310,7 +312,7 @@ def learn_from_folder(code: str, source: str) -> None:
 
 def is_known(code: str) -> bool:
     """Whether this process knows a layer or where it is, other than from a run folder."""
-    return code in _known or code in _given_sources
+    return code in _registered or code in _given_sources
 
 
 def register(layer: LayerSource) -> LayerSource:
@@ -320,12 +322,15 @@ def register(layer: LayerSource) -> LayerSource:
             f"{_loading[-1]} trains or probes while it is imported; put that under "
             '`if __name__ == "__main__":`'
         )
-    kept = _known.get(layer.code)
-    same = kept is not None and (kept.family, kept.source) == (layer.family, layer.source)
-    same = same and kept is not None and not kept.must_be_class
-    if kept is not None and same and layer.given in (None, kept.given):
-        return kept  # its code may have run already
-    _known[layer.code] = layer
+    previous = _registered.get(layer.code)
+    same = previous is not None and (previous.family, previous.source) == (
+        layer.family,
+        layer.source,
+    )
+    same = same and previous is not None and not previous.must_be_class
+    if previous is not None and same and layer.passed_factory in (None, previous.passed_factory):
+        return previous  # its code may have run already
+    _registered[layer.code] = layer
     return layer
 
 
@@ -346,8 +351,8 @@ def _arguments(
         )
     if needed:
         return (width,), {}
-    named = [p.name for p in parameters if p.name in _WIDTH_NAMES]
-    return (), {named[0]: width} if named else {}
+    width_names = [p.name for p in parameters if p.name in _WIDTH_NAMES]
+    return (), {width_names[0]: width} if width_names else {}
 
 
 def _digest(code: bytes) -> str:

@@ -38,7 +38,7 @@ BATCH = 256  # batch size of the trial: the paper's
 _LAST_BATCH = 80  # and that of an epoch's last batch
 _TRIED = 3  # seeds in the trial's stack
 # One module per thread: during a call the module holds that call's parameters.
-_here = threading.local()
+_thread = threading.local()
 
 
 def check_layer(layer: LayerSource, width: int, n_tokens: int, device: torch.device) -> None:
@@ -207,9 +207,9 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
         except SystemExit as error:  # in a user's layer: ends the run, not the process
             raise RuntimeError(error_text(error)) from error
         finally:
-            for held, kept in before:
-                held.clear()
-                held.update(kept)
+            for buffer, initial in before:
+                buffer.clear()
+                buffer.update(initial)
         return out
 
     if stacked:
@@ -221,7 +221,7 @@ def _through(params: Params, spec: ModelSpec, x: Tensor, stacked: bool) -> Tenso
 
 def _module(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The module whose code is used, one per thread."""
-    modules: dict[object, nn.Module] = vars(_here).setdefault("modules", {})
+    modules: dict[object, nn.Module] = vars(_thread).setdefault("modules", {})
     key = spec.code, spec.d_model, device
     if key not in modules:
         modules[key] = layer_for(spec).build(spec.d_model).to(device)
@@ -245,21 +245,21 @@ def stacking_obstacle(spec: ModelSpec, device: torch.device) -> str | None:
     x, weight = torch.randn(2, *shape, generator=generator).to(device)
     members = [init(spec, seed) for seed in range(_TRIED)]
     packed_rows = torch.stack(list(map(packed, members))).to(device)
-    kept = stack([init_buffers(spec, seed) for seed in range(_TRIED)])
-    buffers = {name: value.to(device) for name, value in kept.items()}
+    initial = stack([init_buffers(spec, seed) for seed in range(_TRIED)])
+    buffers = {name: value.to(device) for name, value in initial.items()}
 
     def tried(rows: slice, stacked: bool, batch: int = BATCH) -> list[Tensor]:
         # Parameters lie in rows, as in training: another layout may change the order of sums.
         views = unpacked(packed_rows[rows].clone(), members[0])
         blocks = [name for name in views if name.startswith("blocks.")]
         leaves = {name: views[name].detach().requires_grad_() for name in blocks}
-        kept = {name: value[rows].clone() for name, value in buffers.items()}
+        initial = {name: value[rows].clone() for name, value in buffers.items()}
         first = out = x[rows, :batch].clone().requires_grad_()
         for k in range(spec.n_layers):
-            out = _through(part(leaves | kept, f"blocks.{k}"), spec, out, stacked)
+            out = _through(part(leaves | initial, f"blocks.{k}"), spec, out, stacked)
         total = (out * weight[rows, :batch]).sum()
         grads = torch.autograd.grad(total, [first, *leaves.values()], materialize_grads=True)
-        for name, value in kept.items():
+        for name, value in initial.items():
             if not identical(value, buffers[name][rows]):
                 raise LayerError(changed_buffer(layer.name, name.split(".", 2)[2]))
         return [out.detach(), *grads]

@@ -43,7 +43,7 @@ def learn_recorded(code: str, source: str, store: Path) -> None:
                 f"{refused}, a module, and this folder is a store "
                 f"({_reason(around, store)}); go to another one"
             )
-        if not is_found_elsewhere(where):  # else code that came with a store would run beside it
+        if not is_found_elsewhere(where):  # else code that came with a store would run too
             raise LayerError(f"{refused}, a module that only this folder may have; {remedy}")
         path = module_file(where)
         if path is None:
@@ -80,8 +80,8 @@ def _store_around(path: Path, store: Path) -> Path | None:
 
 def _reason(around: Path, store: Path) -> str:
     """Why files below this folder are inside a store: users may not know of a stray run folder."""
-    here = repr(str(around))
-    return here if around == store.resolve() else f"{here} is or holds a run folder"
+    folder = repr(str(around))
+    return folder if around == store.resolve() else f"{folder} is or holds a run folder"
 
 
 def holds_a_run(folder: Path) -> bool:

@@ -26,7 +26,7 @@ def read_code(path: Path) -> bytes:
 
 
 def look_in(folder: Path) -> None:
-    """Let imports find modules beside the user's file; last on the path, so it shadows nothing."""
+    """Let imports find modules next to the user's file; last on the path, so it shadows nothing."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -46,22 +46,22 @@ def module_file(name: str) -> Path | None:
 def is_found_elsewhere(name: str) -> bool:
     """Whether a module is found without the current folder, and is the one that is found with it.
     Nothing is added to where modules are looked for."""
-    kept, here = sys.path[:], Path.cwd().resolve()
+    search_path, folder = sys.path[:], Path.cwd().resolve()
     with explained(f"the module {name} cannot be imported"):
-        found = _module_spec(name)
-        sys.path[:] = [each for each in kept if Path(each).resolve() != here]
+        spec = _module_spec(name)
+        sys.path[:] = [each for each in search_path if Path(each).resolve() != folder]
         try:
             other = _module_spec(name)
         finally:
-            sys.path[:] = kept
-    return other is not None and found is not None and found.origin == other.origin
+            sys.path[:] = search_path
+    return other is not None and spec is not None and spec.origin == other.origin
 
 
 def is_only_here(name: str) -> bool:
     """Whether a module is found, and would not be without the current folder."""
     with explained(f"the module {name} cannot be imported"):
-        found = _module_spec(name)
-    return found is not None and not is_found_elsewhere(name)
+        spec = _module_spec(name)
+    return spec is not None and not is_found_elsewhere(name)
 
 
 def _module_spec(name: str) -> ModuleSpec | None:
@@ -78,8 +78,8 @@ def _module_spec(name: str) -> ModuleSpec | None:
         where = getattr(where, "_path", where)  # of a namespace, which else looks for its parent
     if where is not None and not where:
         return None
-    found = (finder.find_spec(name, where) for finder in sys.meta_path)
-    return next((spec for spec in found if spec is not None), None)
+    specs = (finder.find_spec(name, where) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def import_module(name: str, text: bytes) -> ModuleType:

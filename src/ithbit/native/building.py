@@ -32,7 +32,7 @@ def refusal(spec: ModelSpec) -> str | None:
     if family.has_heads and spec.d_head % _TILE:
         return f"compiled code needs a head size that is a multiple of {_TILE}, got {spec.d_head}"
     if importlib.util.find_spec("numba") is None:
-        return "compiled code needs numba, which is not here"
+        return "compiled code needs numba, which is not installed"
     return None
 
 
@@ -40,25 +40,25 @@ def refusal(spec: ModelSpec) -> str | None:
 def folder() -> Path | None:
     """Where compiled code is kept; None if nothing can be written there."""
     digest = hashlib.sha256()
-    here = Path(__file__).parent
+    package = Path(__file__).parent
     # Constants of the layouts are compiled into the code.
-    for path in (*sorted(here.glob("*.py")), here.parent / "layouts.py"):
+    for path in (*sorted(package.glob("*.py")), package.parent / "layouts.py"):
         digest.update(path.read_bytes())
     where = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    found, trial = where / "ithbit" / f"native-{digest.hexdigest()[:12]}", f".{os.getpid()}"
+    code_folder, trial = where / "ithbit" / f"native-{digest.hexdigest()[:12]}", f".{os.getpid()}"
     try:
-        found.mkdir(parents=True, exist_ok=True)
-        (found / trial).touch()
-        (found / trial).unlink()
+        code_folder.mkdir(parents=True, exist_ok=True)
+        (code_folder / trial).touch()
+        (code_folder / trial).unlink()
     except OSError:
         return None
-    return found
+    return code_folder
 
 
 def ready(spec: ModelSpec) -> bool:
     """Whether the code of a model's family has been compiled on this machine."""
-    there = folder()
-    return there is not None and (there / FAMILIES[spec.family].kind).exists()
+    code_folder = folder()
+    return code_folder is not None and (code_folder / FAMILIES[spec.family].kind).exists()
 
 
 def module_of(kind: str) -> str:
@@ -68,10 +68,10 @@ def module_of(kind: str) -> str:
 
 def mark(module: str) -> None:
     """Note that all of a module's code is in the folder."""
-    there = folder()
-    if there is not None:
+    code_folder = folder()
+    if code_folder is not None:
         with suppress(OSError):
-            (there / module.rpartition(".")[2]).touch()
+            (code_folder / module.rpartition(".")[2]).touch()
 
 
 @contextmanager

@@ -107,6 +107,6 @@ def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
 
 
 @entry(parts)
-def run(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, layout: Any, m: Any) -> None:
     """See `entry`."""
-    drive(forward, backward, data, how, m)
+    drive(forward, backward, data, layout, m)

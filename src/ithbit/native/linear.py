@@ -125,8 +125,8 @@ def mix(layer: LayerArgs, m: Floats, state: int, q: int, kv: int, mixed: int, be
             own, key = state + h * size * (size + 1), kv + t * 2 * d + h * size
             _grow(m, own, size, key, key + d, -1)
             for a in range(since, until):
-                here = a * d + h * size
-                _query(m, own, size, q + here, mixed + here, below + a * heads + h)
+                offset = a * d + h * size
+                _query(m, own, size, q + offset, mixed + offset, below + a * heads + h)
 
 
 @part
@@ -158,16 +158,18 @@ def mix_back(
             own, key = state + h * size * (size + 1), kv + t * 2 * d + h * size
             _grow(m, own, size, key, key + d, -1)
             for a in range(since, until):
-                here, at = a * d + h * size, a * heads + h
-                _query_back(m, own, size, mixed + here, below + at, g + here, gz + at, gq + here)
+                offset, at = a * d + h * size, a * heads + h
+                _query_back(
+                    m, own, size, mixed + offset, below + at, g + offset, gz + at, gq + offset
+                )
     clear(m, state, d * (size + 1))
     for t in range(layer.tokens - 1, -1, -1):
         since, until = _due(layer, t)
         for h in range(heads):
             own, key = state + h * size * (size + 1), t * 2 * d + h * size
             for a in range(until - 1, since - 1, -1):
-                here = a * d + h * size
-                _grow(m, own, size, q + here, g + here, gz + a * heads + h)
+                offset = a * d + h * size
+                _grow(m, own, size, q + offset, g + offset, gz + a * heads + h)
             _right_product(m, own, size, kv + key + d, -1, gkv + key)
             _left_product(m, own, size, kv + key, gkv + key + d)
 
@@ -176,8 +178,8 @@ def parts(T: int, outputs: int, d: int, heads: int, inner: int) -> Parts:
     """See `entry`; in the order in which both passes take them. As if every output were wanted:
     parts that lie closer together are slower."""
     row, wide = T * d, T * inner
-    kept = (row, row, 2 * row, *[row] * 7, T * heads, T, T, wide, wide)
-    return kept, (*[row] * 6, 2 * row, wide, T * heads, d * (d // heads + 1))
+    kept_sizes = (row, row, 2 * row, *[row] * 7, T * heads, T, T, wide, wide)
+    return kept_sizes, (*[row] * 6, 2 * row, wide, T * heads, d * (d // heads + 1))
 
 
 @group
@@ -232,6 +234,6 @@ def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
 
 
 @entry(parts)
-def run(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, layout: Any, m: Any) -> None:
     """See `entry`."""
-    drive(forward, backward, data, how, m)
+    drive(forward, backward, data, layout, m)

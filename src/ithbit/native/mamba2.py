@@ -178,9 +178,9 @@ def mix_back(
                 step = get(m, dt + at)
                 w, dw = product * score * step, zero()
                 for f in range(h * size, (h + 1) * size):
-                    v, here = get(m, mine + f), s * conv + f
-                    dw = fma(v, get(m, c + here), dw)
-                    put(m, gc + here, fma(w, v, get(m, gc + here)))
+                    v, offset = get(m, mine + f), s * conv + f
+                    dw = fma(v, get(m, c + offset), dw)
+                    put(m, gc + offset, fma(w, v, get(m, gc + offset)))
                 put(m, gs + s, fma(dw, product * step, get(m, gs + s)))
                 put(m, g_dt + at, fma(dw, product * score, get(m, g_dt + at)))
                 put(m, g_sum + at, get(m, g_sum + at) - dw * w)
@@ -217,10 +217,10 @@ def _gate_back(m: Floats, g: int, y: int, gate: int, g_gate: int, count: int) ->
 def parts(T: int, outputs: int, d: int, heads: int, inner: int) -> Parts:
     """See `entry`; in the order in which both passes take them."""
     row, some, conv, dts = T * d, outputs * d, T * (d + 2 * inner), T * heads
-    kept = (row, some, conv + dts, some, row, row, some, some, T, outputs)
+    kept_sizes = (row, some, conv + dts, some, row, row, some, some, T, outputs)
     more = (conv, conv, dts, dts, dts, outputs * T)
     used = (row, row, d, d, 1, T, some, row, some, conv, conv + dts, T, dts, dts)
-    return kept + more, used
+    return kept_sizes + more, used
 
 
 @group
@@ -284,6 +284,6 @@ def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
 
 
 @entry(parts)
-def run(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, layout: Any, m: Any) -> None:
     """See `entry`."""
-    drive(forward, backward, data, how, m)
+    drive(forward, backward, data, layout, m)

@@ -107,11 +107,11 @@ def gradients(
     out = values.new_empty(examples.index.shape)
     arrays = (values, grads, wide.detach(), d_wide, examples.bits, examples.index, out)
     data = tuple(tensor.contiguous().numpy() for tensor in arrays)
-    how = (at, starts["head.weight"], sizes, int(table.task == "lhi"), family.causal, train)
-    compiled(spec)(data, how)
+    layout = (at, starts["head.weight"], sizes, int(table.task == "lhi"), family.causal, train)
+    compiled(spec)(data, layout)
     if train:
-        found = torch.autograd.grad(wide, list(params.values()), d_wide, allow_unused=True)
-        for name, grad in zip(params, found, strict=True):
+        wide_grads = torch.autograd.grad(wide, list(params.values()), d_wide, allow_unused=True)
+        for name, grad in zip(params, wide_grads, strict=True):
             if grad is not None:
                 grads[:, starts[name] : starts[name] + grad[0].numel()] = grad.flatten(1)
     return out, grads

@@ -22,21 +22,21 @@ def norm(
     share = splat(_ONE / np.float32(d))
     eps = splat(_TINY if tiny else _EPS)
     for t in range(tokens):
-        here, mean, square = t * d, zero(), zero()
+        start, mean, square = t * d, zero(), zero()
         if b >= 0:
             for i in range(d):
-                mean = mean + get(m, x + here + i)
+                mean = mean + get(m, x + start + i)
             mean = mean * share
         for i in range(d):
-            v = get(m, x + here + i) - mean
+            v = get(m, x + start + i) - mean
             square = fma(v, v, square)
         inverse = splat(_ONE) / root(fma(square, share, eps))
         put(m, scale + t, inverse)
         for i in range(d):
-            v = (get(m, x + here + i) - mean) * inverse
-            put(m, z + here + i, v)
+            v = (get(m, x + start + i) - mean) * inverse
+            put(m, z + start + i, v)
             offset = each(p, b + i) if b >= 0 else zero()
-            put(m, y + here + i, fma(v, each(p, w + i), offset))
+            put(m, y + start + i, fma(v, each(p, w + i), offset))
 
 
 @part
@@ -55,12 +55,12 @@ def norm_back(
         if b >= 0:
             more(m, gp + b + i, for_b)
     for t in range(tokens):
-        here, mean, along = t * d, zero(), zero()
+        start, mean, along = t * d, zero(), zero()
         for i in range(d):
-            v = get(m, g + here + i) * each(p, w + i)
-            mean, along = mean + v, fma(v, get(m, z + here + i), along)
+            v = get(m, g + start + i) * each(p, w + i)
+            mean, along = mean + v, fma(v, get(m, z + start + i), along)
         inverse, along = get(m, scale + t), along * share
         mean = mean * share if b >= 0 else zero()
         for i in range(d):
-            v = get(m, g + here + i) * each(p, w + i) - mean - get(m, z + here + i) * along
-            put(m, gx + here + i, fma(v, inverse, get(m, gx + here + i)))
+            v = get(m, g + start + i) * each(p, w + i) - mean - get(m, z + start + i) * along
+            put(m, gx + start + i, fma(v, inverse, get(m, gx + start + i)))

@@ -71,10 +71,10 @@ inline = njit(forceinline=True, **_INSIDE)  # for functions over vectors
 def compiled(function: Callable[..., Any], kinds: Any, **options: Any) -> Any:
     """A function compiled for arguments of these kinds, or loaded from the folder of
     `building.py`."""
-    there, before = folder(), config.CACHE_DIR
+    code_folder, before = folder(), config.CACHE_DIR
     try:
-        config.CACHE_DIR = str(there or "")
-        return njit([kinds], cache=there is not None, **options)(function)
+        config.CACHE_DIR = str(code_folder or "")
+        return njit([kinds], cache=code_folder is not None, **options)(function)
     finally:
         config.CACHE_DIR = before
 
@@ -107,7 +107,7 @@ def _made(result: Any, **kinds: Any) -> Callable[[Callable[..., Any]], Any]:
         def build(context: Any, builder: Any, _: Any, values: Any) -> Any:
             return code(context, builder, *values)
 
-        def typed(context: Any, *given: Any) -> Any:
+        def typed(context: Any, *arguments: Any) -> Any:
             return result(*kinds.values()), build
 
         parameter = partial(Parameter, kind=Parameter.POSITIONAL_OR_KEYWORD)

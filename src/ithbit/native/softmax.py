@@ -27,26 +27,26 @@ def mix(layer: LayerArgs, m: Floats, q: int, kv: int, weights: int, mixed: int) 
     scale = splat(np.float32(size**-0.5))
     for h in range(heads):
         for a in range(queries):
-            seen = tokens - queries + a + 1 if layer.causal else tokens
+            visible = tokens - queries + a + 1 if layer.causal else tokens
             row, mine = weights + (h * queries + a) * tokens, a * d + h * size
             most, denominator = splat(_LEAST), zero()
-            for s in range(seen):
+            for s in range(visible):
                 score, key = zero(), kv + s * 2 * d + h * size
                 for f in range(size):
                     score = fma(get(m, q + mine + f), get(m, key + f), score)
                 score = score * scale
                 put(m, row + s, score)
                 most = largest(score, most)
-            for s in range(seen):
+            for s in range(visible):
                 w = exp(get(m, row + s) - most)
                 put(m, row + s, w)
                 denominator = denominator + w
             share = splat(_ONE) / denominator
-            for s in range(seen):
+            for s in range(visible):
                 put(m, row + s, get(m, row + s) * share)
             for f in range(0, size, 4):
                 y = zero4()
-                for s in range(seen):
+                for s in range(visible):
                     y = fma4(get(m, row + s), m, kv + s * 2 * d + d + h * size + f, y)
                 put4(m, mixed + mine + f, y)
 
@@ -62,18 +62,18 @@ def mix_back(
     scale = splat(np.float32(size**-0.5))
     for h in range(heads):
         for a in range(queries):
-            seen = tokens - queries + a + 1 if layer.causal else tokens
+            visible = tokens - queries + a + 1 if layer.causal else tokens
             row, mine, mean = (h * queries + a) * tokens, a * d + h * size, zero()
             for f in range(size):
                 mean = fma(get(m, g + mine + f), get(m, mixed + mine + f), mean)
-            for s in range(seen):
+            for s in range(visible):
                 dw, v = zero() - mean, kv + s * 2 * d + d + h * size
                 for f in range(size):
                     dw = fma(get(m, g + mine + f), get(m, v + f), dw)
                 put(m, gw + row + s, get(m, weights + row + s) * dw * scale)
             for f in range(0, size, 4):
                 y = zero4()
-                for s in range(seen):
+                for s in range(visible):
                     y = fma4(get(m, gw + row + s), m, kv + s * 2 * d + h * size + f, y)
                 put4(m, gq + mine + f, y)
         for s in range(tokens):
@@ -92,8 +92,8 @@ def mix_back(
 def parts(T: int, outputs: int, d: int, heads: int, inner: int) -> Parts:
     """See `entry`; in the order in which both passes take them."""
     row, some, wide, weights = T * d, outputs * d, outputs * inner, heads * outputs * T
-    kept = (row, some, 2 * row, weights, *[some] * 4, outputs, outputs, wide, wide)
-    return kept, (row, row, *[some] * 5, 2 * row, wide, weights)
+    kept_sizes = (row, some, 2 * row, weights, *[some] * 4, outputs, outputs, wide, wide)
+    return kept_sizes, (row, row, *[some] * 5, 2 * row, wide, weights)
 
 
 @group
@@ -140,6 +140,6 @@ def backward(layer: Any, d_table: Any, m: Any, g: int, gx: int) -> None:
 
 
 @entry(parts)
-def run(data: Any, how: Any, m: Any) -> None:
+def run(data: Any, layout: Any, m: Any) -> None:
     """See `entry`."""
-    drive(forward, backward, data, how, m)
+    drive(forward, backward, data, layout, m)

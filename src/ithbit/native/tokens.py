@@ -46,10 +46,10 @@ def spread(wide: Table, column: int, width: int, tokens: int, m: Floats, x: int)
     for k in range(tokens):
         j, at = n + 1 - tokens + k, x + k * width
         if 0 <= j < n:
-            here = get(m, j)
+            bit = get(m, j)
             for c in range(width):
                 low = wide[j, column + c]
-                put(m, at + c, fma(here, splat(wide[n + j, column + c] - low), splat(low)))
+                put(m, at + c, fma(bit, splat(wide[n + j, column + c] - low), splat(low)))
         elif j == n and lhi:
             for c in range(width):
                 put(m, at + c, splat(wide[3 * n, column + c]))
@@ -70,12 +70,12 @@ def collect(
     for k in range(tokens):
         j, at = n + 1 - tokens + k, g + k * width
         if 0 <= j < n:
-            here, there = get(m, j), sums + j * columns + column
-            ones = there + n * columns
+            bit, target = get(m, j), sums + j * columns + column
+            ones = target + n * columns
             for c in range(width):
                 v = get(m, at + c)
-                put(m, there + c, get(m, there + c) + v)
-                put(m, ones + c, fma(here, v, get(m, ones + c)))
+                put(m, target + c, get(m, target + c) + v)
+                put(m, ones + c, fma(bit, v, get(m, ones + c)))
         elif j == n and lhi:
             for c in range(width):
                 d_wide[3 * n, column + c] += total(get(m, at + c))

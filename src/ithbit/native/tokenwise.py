@@ -35,20 +35,20 @@ def linear(
 ) -> None:
     """y = W x + b at each token, four numbers at a time; no bias if b < 0."""
     for t in range(tokens):
-        here, there = x + t * n_in, y + t * n_out
+        source, target = x + t * n_in, y + t * n_out
         for o in range(0, n_out - 3, 4):
             sums = zero4()
             if b >= 0:
                 at = b + o
                 sums = each(p, at), each(p, at + 1), each(p, at + 2), each(p, at + 3)
             for i in range(n_in):
-                sums = weigh4(p, w + o * n_in + i, n_in, get(m, here + i), sums)
-            put4(m, there + o, sums)
+                sums = weigh4(p, w + o * n_in + i, n_in, get(m, source + i), sums)
+            put4(m, target + o, sums)
         for o in range(n_out - n_out % 4, n_out):
             y_0 = each(p, b + o) if b >= 0 else zero()
             for i in range(n_in):
-                y_0 = fma(each(p, w + o * n_in + i), get(m, here + i), y_0)
-            put(m, there + o, y_0)
+                y_0 = fma(each(p, w + o * n_in + i), get(m, source + i), y_0)
+            put(m, target + o, y_0)
 
 
 @part
@@ -57,17 +57,17 @@ def linear_back(
 ) -> None:
     """gx += W^T g at each token."""
     for t in range(tokens):
-        here, there = g + t * n_out, gx + t * n_in
+        source, target = g + t * n_out, gx + t * n_in
         for i in range(0, n_in - 3, 4):
-            sums = get4(m, there + i)
+            sums = get4(m, target + i)
             for o in range(n_out):
-                sums = weigh4(p, w + o * n_in + i, 1, get(m, here + o), sums)
-            put4(m, there + i, sums)
+                sums = weigh4(p, w + o * n_in + i, 1, get(m, source + o), sums)
+            put4(m, target + i, sums)
         for i in range(n_in - n_in % 4, n_in):
-            x_0 = get(m, there + i)
+            x_0 = get(m, target + i)
             for o in range(n_out):
-                x_0 = fma(each(p, w + o * n_in + i), get(m, here + o), x_0)
-            put(m, there + i, x_0)
+                x_0 = fma(each(p, w + o * n_in + i), get(m, source + o), x_0)
+            put(m, target + i, x_0)
 
 
 @part
@@ -80,9 +80,9 @@ def linear_weights(
         for i in range(0, n_in - 1, 2):
             left = right = zero4()
             for t in range(tokens):
-                here, there = g + t * n_out + o, x + t * n_in + i
-                left = fma4(get(m, there), m, here, left)
-                right = fma4(get(m, there + 1), m, here, right)
+                grad, value = g + t * n_out + o, x + t * n_in + i
+                left = fma4(get(m, value), m, grad, left)
+                right = fma4(get(m, value + 1), m, grad, right)
             at = gp + w + o * n_in + i
             more4(m, at, n_in, left)
             more4(m, at + 1, n_in, right)

@@ -241,8 +241,8 @@ _OF_TRANSFORMERS, _OF_TORCH = ("softmax", "mamba2"), ("linear", "gru")
 def has_reference(spec: ModelSpec) -> bool:
     """Whether there is a reference model for the family, and its library is installed."""
     kind = family_named(spec.family).kind
-    found = importlib.util.find_spec("transformers") is not None
-    return kind in _OF_TORCH or (kind in _OF_TRANSFORMERS and found)
+    has_transformers = importlib.util.find_spec("transformers") is not None
+    return kind in _OF_TORCH or (kind in _OF_TRANSFORMERS and has_transformers)
 
 
 def _encoder_settings(spec: ModelSpec) -> dict[str, int | float | bool]:

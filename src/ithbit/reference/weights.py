@@ -47,10 +47,10 @@ _ONCE = {
 
 def load(module: nn.Module, spec: ModelSpec, params: Params) -> None:
     """Copy the parameters of one seed (no seed axis) into a reference module."""
-    theirs = dict(module.named_parameters())
+    parameters = dict(module.named_parameters())
     with torch.no_grad():
         for name, value in params.items():
-            parts = [theirs[part] for part in _sources(name, spec)]
+            parts = [parameters[part] for part in _sources(name, spec)]
             if _is_convolution(name):
                 value = value.T
             for part, chunk in zip(parts, value.chunk(len(parts)), strict=True):
@@ -66,9 +66,9 @@ def export(module: nn.Module, spec: ModelSpec) -> Params:
     >>> params["blocks.0.hh.weight"].shape
     torch.Size([48, 16])
     """
-    theirs, out = dict(module.named_parameters()), Params()
+    parameters, out = dict(module.named_parameters()), Params()
     for name, like in classifier.init(spec, seed=0).items():
-        value = torch.cat([theirs[part].detach() for part in _sources(name, spec)])
+        value = torch.cat([parameters[part].detach() for part in _sources(name, spec)])
         if _is_convolution(name):
             value = value.squeeze(1).T
         out[name] = value.reshape(like.shape).clone(memory_format=torch.contiguous_format)

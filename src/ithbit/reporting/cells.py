@@ -70,8 +70,8 @@ class Cells:
 
     def of(self, cells: Iterable[Cell]) -> pl.DataFrame:
         """The runs of these cells as one frame, empty if there are none."""
-        found = [self.by_cell[cell] for cell in cells if cell in self.by_cell]
-        return pl.concat(found) if found else _NO_RUNS
+        frames = [self.by_cell[cell] for cell in cells if cell in self.by_cell]
+        return pl.concat(frames) if frames else _NO_RUNS
 
     def runs(self, variant: Variant, n_bits: int, positions: str = "polynomial") -> pl.DataFrame:
         """The cell's runs."""
@@ -168,8 +168,8 @@ class Cells:
     def variants(self) -> list[Variant]:
         """The variants that any cell has, without the ablation of encodings, in the order of tasks
         and families."""
-        found = {cell.variant for cell in self.by_cell if cell.positions == "polynomial"}
-        return sorted(found, key=in_order)
+        variants = {cell.variant for cell in self.by_cell if cell.positions == "polynomial"}
+        return sorted(variants, key=in_order)
 
     def own(self) -> list[Variant]:
         """The variants that the paper does not have: users' layers, other depths and settings."""
@@ -313,5 +313,5 @@ def summary(runs: pl.DataFrame, column: str) -> Mean | None:
 
 def median(runs: pl.DataFrame, column: str) -> float | None:
     """Median of a column, or None without values."""
-    found = runs[column].median()
-    return None if found is None else float(found)  # type: ignore[arg-type]
+    value = runs[column].median()
+    return None if value is None else float(value)  # type: ignore[arg-type]

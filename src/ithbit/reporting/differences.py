@@ -40,14 +40,14 @@ def settings_of(run: Mapping[str, Any]) -> Settings:
     >>> settings_of({"settings": "other", "d_model": 8, "learning_rate": 0.003})
     (('d_model', 8), ('learning_rate', 0.003))
     """
-    given = {name: value for name in _USUAL if (value := run.get(name)) is not None}
-    found = [(n, given[n]) for n, usual in _PAPER.items() if given.get(n, usual) != usual]
-    if not found and run.get("settings") == "other":
-        found = [_UNKNOWN]
-    positions = given.get("positions", "polynomial")
-    if positions != "polynomial" and (found or not _of_ablation(run)):
-        found.append(("positions", positions))
-    return tuple(found)
+    values = {name: value for name in _USUAL if (value := run.get(name)) is not None}
+    settings = [(n, values[n]) for n, usual in _PAPER.items() if values.get(n, usual) != usual]
+    if not settings and run.get("settings") == "other":
+        settings = [_UNKNOWN]
+    positions = values.get("positions", "polynomial")
+    if positions != "polynomial" and (settings or not _of_ablation(run)):
+        settings.append(("positions", positions))
+    return tuple(settings)
 
 
 def _of_ablation(run: Mapping[str, Any]) -> bool:
@@ -90,13 +90,13 @@ def with_differences(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with two more columns: `differs`, the run's settings in words, and `encoding`, its
     positions, or polynomial where `differs` names them."""
     kinds = rows.select(_OF_SETTINGS).unique()
-    found = [settings_of(kind) for kind in kinds.iter_rows(named=True)]
+    all_settings = [settings_of(kind) for kind in kinds.iter_rows(named=True)]
     encodings = [
         "polynomial" if "positions" in dict(settings) else positions
-        for settings, positions in zip(found, kinds["positions"], strict=True)
+        for settings, positions in zip(all_settings, kinds["positions"], strict=True)
     ]
     kinds = kinds.with_columns(
-        pl.Series("differs", [settings_text(settings) for settings in found], pl.String),
+        pl.Series("differs", [settings_text(settings) for settings in all_settings], pl.String),
         pl.Series("encoding", encodings, pl.String),
     )
     return rows.join(kinds, on=_OF_SETTINGS, how="left", nulls_equal=True, maintain_order="left")
@@ -105,8 +105,8 @@ def with_differences(rows: pl.DataFrame) -> pl.DataFrame:
 def settings_by_text(rows: pl.DataFrame) -> dict[str, Settings]:
     """The settings behind each text in the column `differs`, the paper's first, then by names."""
     first = rows.unique("differs", keep="first", maintain_order=True)
-    found = {run["differs"]: settings_of(run) for run in first.iter_rows(named=True)}
-    return dict(sorted(found.items(), key=lambda each: settings_order(each[1])))
+    settings = {run["differs"]: settings_of(run) for run in first.iter_rows(named=True)}
+    return dict(sorted(settings.items(), key=lambda each: settings_order(each[1])))
 
 
 def split_shared_and_distinct(
@@ -127,6 +127,6 @@ def split_shared_and_distinct(
     usual = {} if () in kinds else _USUAL
     distinct = {}
     for each, of in kinds.items():
-        known = usual | of
-        distinct[each] = tuple((field, known[field]) for field in varying if field in known)
+        by_field = usual | of
+        distinct[each] = tuple((field, by_field[field]) for field in varying if field in by_field)
     return shared, distinct

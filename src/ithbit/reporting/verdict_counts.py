@@ -104,11 +104,11 @@ class VerdictCounts:
 
 def legend(shown: Iterable[VerdictCounts]) -> list[str]:
     """What the letters behind numbers mean, for those that occur; empty if none does."""
-    seen = list(shown)
+    counts = list(shown)
     meanings = [
         f"{letter} {word} ({meaning})"
         for word, (letter, meaning) in WORDS.items()
-        if any(each.counts[word] for each in seen)
+        if any(each.counts[word] for each in counts)
     ]
     if not meanings:
         return []

@@ -61,7 +61,7 @@ def check_exported(row: dict[str, Any], where: str) -> RunSpec:
     run = check_spec(row, row["seed"], row, where)
     if row["name"] != run.name:
         raise ContradictionError(f"{where} has the name of another run: {row['name']!r:.80}")
-    parts = ({name: row[name] for name in wanted} for wanted in (MODEL, PROTOCOL))
+    parts = ({name: row[name] for name in columns} for columns in (MODEL, PROTOCOL))
     if row["settings"] not in ("other", settings_of(*parts)):
         raise ContradictionError(f"{where} has settings = {row['settings']!r}, but is of others")
     _check_outcome(row, where)

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from ithbit.errors import StoreError
 from ithbit.spec import RunSpec
+from ithbit.store.linked_files import need_within
 from ithbit.store.reading import (
     ended,
     load_verification,
@@ -78,15 +79,16 @@ class RunFolder:
         """Create the folder with its spec; raise `StoreError` if it holds another run."""
         with translate_os_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+            need_within(self.path)
             spec = self.path / "spec.json"
             if not spec.exists():
                 write_atomically(spec, json_bytes(head(self.run)))
                 return
         try:
-            found = read_json(str(spec)) or {}
+            stored = read_json(str(spec)) or {}
         except UnreadableError:
-            found = {}
-        if found.get("spec") != self.run.to_json():
+            stored = {}
+        if stored.get("spec") != self.run.to_json():
             raise StoreError(
                 f"{self.path} does not hold the run it is named after; "
                 "move it away or choose another --store"
@@ -101,8 +103,9 @@ class RunFolder:
         train side by side, which costs time and changes nothing.
         """
         with translate_os_errors(self.path):
-            # A FIFO in its place must not block.
+            # A FIFO in its place must not block, and a link would create a file elsewhere.
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            flags |= os.O_NOFOLLOW
             lock = open(os.open(self.path / "lock", flags, 0o666), "ab")  # noqa: SIM115
         with lock:
             try:
@@ -124,8 +127,8 @@ class RunFolder:
 
     def result(self) -> Result | None:
         """The finished run's record, or None; raises `StoreError` if it is damaged."""
-        found = self.outcome()
-        return found if isinstance(found, Result) else None
+        outcome = self.outcome()
+        return outcome if isinstance(outcome, Result) else None
 
     def _damaged(self, reason: UnreadableError) -> StoreError:
         return StoreError(
@@ -144,10 +147,10 @@ class RunFolder:
 
     def keep_history(self, n_epochs: int) -> list[Epoch]:
         """Keep only the first epochs, and return them: later ones are trained again."""
-        kept = self.history()[:n_epochs]
+        history = self.history()[:n_epochs]
         if (self.path / "history.jsonl").exists():
-            self._write_history(kept)
-        return kept
+            self._write_history(history)
+        return history
 
     def complete_history(self, epochs: list[Epoch]) -> None:
         """Make sure that every epoch is recorded, before the run is finished.
@@ -165,7 +168,11 @@ class RunFolder:
     def append_epoch(self, epoch: Epoch) -> None:
         """Add one line to the history."""
         line = json.dumps(asdict(epoch)) + "\n"
-        with translate_os_errors(self.path), open(self.path / "history.jsonl", "a+b") as file:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            translate_os_errors(self.path),
+            open(os.open(self.path / "history.jsonl", flags, 0o666), "a+b") as file,
+        ):
             # A line torn by a crash must not corrupt the next one.
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
                 line = "\n" + line
@@ -208,7 +215,7 @@ class RunFolder:
         except OSError as error:  # a file that may not be read is not damaged
             raise StoreError(
                 f"cannot read {path}: {error.strerror or error}; make it readable, or move it away "
-                "to start the run anew"
+                "to start the run again"
             ) from error
         return checkpoint, None
 
@@ -224,11 +231,13 @@ class RunFolder:
                 raise ValueError("its tensors are not those of the model")
         if not all(torch.isfinite(value).all() for value in tensors.values()):
             raise ValueError("it holds numbers that are not finite")
-        done = int(metadata["epochs_done"])
-        if [epoch.epoch for epoch in self.history()[:done]] != list(range(1, done + 1)):
-            raise ValueError(f"the history lacks epochs before number {done}")
+        epochs_done = int(metadata["epochs_done"])
+        if [epoch.epoch for epoch in self.history()[:epochs_done]] != list(
+            range(1, epochs_done + 1)
+        ):
+            raise ValueError(f"the history lacks epochs before number {epochs_done}")
         best, bad = float.fromhex(metadata["plateau_best"]), int(metadata["plateau_bad_epochs"])
-        return Checkpoint(done, best, bad, tensors, metadata["started_at"])
+        return Checkpoint(epochs_done, best, bad, tensors, metadata["started_at"])
 
     def finish(
         self, result: Result, weights: dict[str, Tensor], state: Checkpoint | None = None
@@ -251,17 +260,17 @@ class RunFolder:
     def shorter(self) -> "RunFolder | None":
         """Of the finished runs in this store that differ from this one only in a smaller
         `max_epochs`, the one with the largest; None if there is none."""
-        found = []
+        candidates = []
         for path in self.path.parent.glob(f"{glob.escape(self.run.name)}-*/result.json"):
             with suppress(UnreadableError):
-                done = ended(str(path.parent))
-                run = done.spec if isinstance(done, Result) else self.run
+                outcome = ended(str(path.parent))
+                run = outcome.spec if isinstance(outcome, Result) else self.run
                 epochs = run.protocol.max_epochs
                 if epochs < self.run.protocol.max_epochs and self.run == replace(
                     run, protocol=replace(run.protocol, max_epochs=self.run.protocol.max_epochs)
                 ):
-                    found.append((epochs, run))
-        return RunFolder(self.path.parent, max(found)[1]) if found else None
+                    candidates.append((epochs, run))
+        return RunFolder(self.path.parent, max(candidates)[1]) if candidates else None
 
     def begin_as(self, shorter: "RunFolder", like: Mapping[str, Tensor]) -> Checkpoint | None:
         """Start from where a shorter run ended, with its history as the beginning of this one's;
@@ -327,6 +336,7 @@ def keep_verification(folder: Path, record: VerificationRecord) -> Path | None:
     record is renamed, not replaced: its new path is returned."""
     aside = None
     with translate_os_errors(folder):
+        need_within(folder)
         try:
             if load_verification(str(folder)) == record:
                 return None

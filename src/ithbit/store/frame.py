@@ -44,6 +44,7 @@ from ithbit.store.reading import (
     WHOSE,
     in_order,
     is_export,
+    open_regular,
     read_history,
     read_run,
     read_verification,
@@ -61,6 +62,7 @@ from ithbit.store.status import need_runs
 from ithbit.store.writing import in_memory, write_output
 
 _EPOCH = schema(Epoch)
+_MOST_CELLS, _MOST_TEXT = 1 << 26, 1 << 29  # of an exported table; bytes of CSV
 # Of the proof that a second implementation confirmed, if one did: without it none counts as such.
 _CHECKED = {"certificate_sha256": schema(Proof)["certificate_sha256"]}
 
@@ -105,11 +107,11 @@ class Records:
         """One line on what was set aside, naming the first three; None if nothing was."""
         if not self.set_aside:
             return None
-        named = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
+        names = "; ".join(f"{item.folder}: {item.reason}" for item in self.set_aside[:3])
         more = len(self.set_aside) - 3
         rest = f"; and {more} more" if more > 0 else ""
         what = pluralize(len(self.set_aside), "row" if self.is_export else "run folder")
-        return f"set aside {what} ({named}{rest})"
+        return f"set aside {what} ({names}{rest})"
 
     @cached_property
     def _exported(self) -> dict[str, pl.DataFrame] | None:
@@ -118,12 +120,12 @@ class Records:
         if path is None:
             return None
         epochs = _read_table(path, HISTORY_COLUMNS, _EPOCH)
-        known = [*self.rows["run_id"], *(item.run_id for item in self.set_aside)]
-        unknown = epochs.filter(~pl.col("run_id").is_in(known))
+        run_ids = [*self.rows["run_id"], *(item.run_id for item in self.set_aside)]
+        unknown = epochs.filter(~pl.col("run_id").is_in(run_ids))
         if not unknown.is_empty():
             raise StoreError(
                 f"{path} has epochs of run_id = {unknown['run_id'][0]!r}, which is not a run of "
-                "the table beside it; export both together"
+                "the table in its folder; export both together"
             )
         if epochs["run_id"].has_nulls() or epochs["epoch"].has_nulls():
             raise StoreError(f"{path} has a row without run_id or epoch; export it again")
@@ -171,13 +173,13 @@ def load_rows(store: Path) -> Records:
     """
     if is_export(store) and (path := _table_path(store, "runs")):
         return _exported_rows(store, path)
-    found, set_aside = [], []
+    records, set_aside = [], []
     for _, folder in need_runs(store):
         try:
-            found.append(_row(folder, f"{store}/{folder}"))
+            records.append(_row(folder, f"{store}/{folder}"))
         except UnreadableError as reason:
             set_aside.append(UnreadableRun(folder, str(reason)))
-    rows = pl.DataFrame(found, schema=COLUMNS, strict=False)
+    rows = pl.DataFrame(records, schema=COLUMNS, strict=False)
     return Records(store, rows.with_columns(solved=_SOLVED), tuple(set_aside))
 
 
@@ -212,11 +214,13 @@ def _row(folder: str, path: str) -> dict[str, Any]:
     return row
 
 
-def _values(data: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
+def _values(data: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
     """The fields of a record as values of a row: defaults if missing, JSON text if nested."""
     values = {}
-    for name, field in wanted.items():
-        value = data.get(name, None if field.default is MISSING else field.default)
+    for name, field in fields.items():
+        value = data.get(name)
+        if value is None and field.default is not MISSING:
+            value = field.default
         plain = value is None or field.kind in KINDS
         values[name] = value if plain else json.dumps(value, sort_keys=True)
     return values
@@ -225,9 +229,9 @@ def _values(data: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, A
 def _exported_rows(store: Path, path: Path) -> Records:
     """The rows of an exported table, each checked like a run folder's records."""
     rows = _read_table(path, COLUMNS, MODEL | PROTOCOL | RESULT | _CHECKED | FAILURE_KIND)
-    known: set[str] = set()
+    run_ids: set[str] = set()
     runs: dict[str, int] = {}  # the row of each, by the id that its fields give
-    kept: list[bool] = []
+    is_valid: list[bool] = []
     kinds: list[str | None] = []
     set_aside = []
     for at, row in enumerate(rows.iter_rows(named=True), 1):
@@ -236,21 +240,21 @@ def _exported_rows(store: Path, path: Path) -> Records:
             if row["settings"] != "other" and run.run_id in runs:
                 raise ContradictionError(f"row {at} is the same run as row {runs[run.run_id]}")
             runs.setdefault(run.run_id, at)
-            kept.append(True)
+            is_valid.append(True)
         except ContradictionError as reason:
             set_aside.append(UnreadableRun(row["folder"], str(reason), row["run_id"]))
-            kept.append(False)
+            is_valid.append(False)
         except UnreadableError as wrong:
             raise StoreError(f"{path}: {wrong}; export it again") from None
-        if row["run_id"] in known:
+        if row["run_id"] in run_ids:
             raise StoreError(f"{path}: row {at} has run_id = {row['run_id']!r} a second time")
-        known.add(row["run_id"])
+        run_ids.add(row["run_id"])
         failed = row["status"] == "failed"
         kinds.append(failure_kind(row["failure_kind"], row["error"] or "") if failed else None)
     if rows.is_empty():
         raise StoreError(f"{path} has no rows: no runs were exported")
     rows = rows.with_columns(failure_kind=pl.Series(kinds, dtype=pl.String))
-    rows = rows.filter(pl.Series(kept, dtype=pl.Boolean)).with_columns(
+    rows = rows.filter(pl.Series(is_valid, dtype=pl.Boolean)).with_columns(
         solved=_SOLVED,
         verification=pl.when(_UNCHECKED)
         .then(pl.lit(BOUNDED))
@@ -285,12 +289,12 @@ def export(records: Records, folder: Path, form: str) -> list[Path]:
 
 def _table_path(folder: Path, name: str) -> Path | None:
     """The file of one table in a folder, or None; raises `StoreError` if there are two."""
-    found = [path for form in TABLE_FORMATS if (path := folder / f"{name}.{form}").is_file()]
-    if len(found) > 1:
+    paths = [path for form in TABLE_FORMATS if (path := folder / f"{name}.{form}").is_file()]
+    if len(paths) > 1:
         raise StoreError(
-            f"{folder} holds both {' and '.join(path.name for path in found)}; keep one of them"
+            f"{folder} holds both {' and '.join(path.name for path in paths)}; keep one of them"
         )
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
 def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]) -> pl.DataFrame:
@@ -299,9 +303,8 @@ def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]
     Raises `StoreError` on anything else.
     """
     try:
+        _need_moderate(path, _MOST_CELLS // len(columns))
         if path.suffix == ".csv":
-            if not path.read_bytes().endswith(b"\n"):
-                raise StoreError(f"{path} ends in the middle of a line; copy it again")
             frame = pl.read_csv(path, infer_schema=False)
         else:
             frame = pl.read_parquet(path)
@@ -327,7 +330,28 @@ def _read_table(path: Path, columns: dict[str, Any], fields: Mapping[str, Field]
             raise StoreError(f"{path}: the column {name!r} has {kinds}")
     lacking = later.keys() - set(frame.columns)
     frame = frame.with_columns(pl.lit(later[name], columns[name]).alias(name) for name in lacking)
+    given = {name: value for name, value in later.items() if value is not None}
+    frame = frame.with_columns(pl.col(name).fill_null(given[name]) for name in given)
     return frame.select(list(columns))
+
+
+def _need_moderate(path: Path, most_rows: int) -> None:
+    """Raise `StoreError` for a table with more rows or text than fit in memory, before it is read:
+    a small Parquet file may hold any number of equal rows."""
+    if path.suffix == ".csv":
+        rows, size, end = 0, 0, b""
+        with open_regular(path) as file:
+            while size <= _MOST_TEXT and (part := file.read(1 << 20)):
+                rows, size, end = rows + part.count(b"\n"), size + len(part), part[-1:]
+        if end != b"\n" and size <= _MOST_TEXT:
+            raise StoreError(f"{path} ends in the middle of a line; copy it again")
+    else:
+        size, rows = 0, pl.scan_parquet(path).select(pl.len()).collect().item()  # of the footer
+    if rows > most_rows or size > _MOST_TEXT:
+        raise StoreError(
+            f"{path} is too large to be read: such a table may have {most_rows:,} rows and, as "
+            f"CSV, {_MOST_TEXT >> 20:,} MiB; export fewer runs"
+        )
 
 
 def _parsed(path: Path, texts: pl.Series, kind: Any) -> pl.Series:

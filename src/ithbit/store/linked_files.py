@@ -2,13 +2,13 @@
 
 import errno
 import hashlib
-import json
 import os
 import stat
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 
+from ithbit.store.bounded_json import bounded_json
 from ithbit.store.records import PROVED, VerificationRecord
 from ithbit.store.schema import UnreadableError
 
@@ -24,19 +24,31 @@ def open_regular(path: str | Path) -> BufferedReader:
     return open(opened, "rb")
 
 
-def read_regular(path: str | Path) -> bytes:
+def read_regular(path: str | Path, most: int = _MOST_BYTES) -> bytes:
     """The bytes of a file; raises OSError at once if it is none, or too large to be of a run."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"more than {_MOST_BYTES:,} bytes")
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"more than {most:,} bytes")
         return file.read()
+
+
+def leads_out(path: str | Path, store: str | Path) -> bool:
+    """Whether links lead from a path in a store to what is outside of it."""
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(store))
+
+
+def need_within(folder: Path) -> None:
+    """Raise OSError if a run folder is a link that leads out of its store: nothing is written
+    there."""
+    if leads_out(folder, folder.parent):
+        raise OSError(errno.ELOOP, "it is a link that leads out of the store")
 
 
 def owner(weights: bytes) -> str | None:
     """The id of the run that a weights file says it is of; None if it says nothing."""
     size = int.from_bytes(weights[:8], "little")
     try:
-        return json.loads(weights[8 : 8 + size])["__metadata__"]["run_id"]
+        return bounded_json(weights[8 : 8 + size])["__metadata__"]["run_id"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -57,12 +69,12 @@ def check_linked_files(
     raises `UnreadableError` if it is about other weights than these (None: there are none)."""
     if weights_sha256 not in (None, record.weights_sha256):
         raise UnreadableError("verification.json is about other weights than those of the folder")
-    found, proof = record.found, record.found.proof
+    verification, proof = record.found, record.found.proof
     counts = proof and proof.verdict == PROVED and _has_certificate(folder, record)
-    claimed = proof is not None and (proof.outcome == "proved" or found.verdict == PROVED)
+    claimed = proof is not None and (proof.outcome == "proved" or verification.verdict == PROVED)
     if proof is not None and claimed and not counts:
-        found = found.with_proof(replace(proof, outcome="bounded", checked=""))
-    return replace(record, found=found)
+        verification = verification.with_proof(replace(proof, outcome="bounded", checked=""))
+    return replace(record, found=verification)
 
 
 def _has_certificate(folder: str, record: VerificationRecord) -> bool:
@@ -71,7 +83,7 @@ def _has_certificate(folder: str, record: VerificationRecord) -> bool:
     proof = record.found.proof
     try:
         data = read_regular(f"{folder}/proof.json")
-        content = json.loads(data)
+        content = bounded_json(data)
     except (OSError, ValueError, RecursionError):
         return False
     if proof is None or not isinstance(content, dict):

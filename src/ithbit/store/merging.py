@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ithbit.display import Printable, pluralize
 from ithbit.errors import StoreError
-from ithbit.store.reading import check_kind, open_regular, read_run, run_folders
+from ithbit.store.linked_files import leads_out, need_within, open_regular, read_regular
+from ithbit.store.reading import check_kind, read_run, run_folders
 from ithbit.store.records import failure_kind
 from ithbit.store.status import folder_status, need_folder, recorded
 from ithbit.store.writing import translate_os_errors, write_atomically
@@ -56,25 +57,25 @@ def merge(source: Path, target: Path) -> Merged:
         raise StoreError(f"{source} and {target} are the same store")
     with translate_os_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-    merged, found = Merged([], [], [], []), list(run_folders(source))
-    if not found and any(source.iterdir()):
+    merged, folders = Merged([], [], [], []), list(run_folders(source))
+    if not folders and any(source.iterdir()):
         raise StoreError(f"{source} holds no runs; {advice}")
-    for name, folder in found:
+    for name, folder in folders:
         status, why = recorded(source / folder)
-        there, why_there = recorded(target / folder)
+        recorded_status, reason = recorded(target / folder)
         not_run = status == "failed" and not _diverged(source / folder)
         if status == "set aside":
             merged.set_aside.append((folder, str(why)))
         elif folder_status(source / folder) not in ("done", "failed"):
             merged.unfinished.append(name)
-        elif (here := folder_status(target / folder)) in ("done", "running") or (
-            here in ("failed", "stopped") and not_run
+        elif (target_status := folder_status(target / folder)) in ("done", "running") or (
+            target_status in ("failed", "stopped") and not_run
         ):
             merged.already_there.append(name)
-            if here == "done" and _complete(source / folder, target / folder):
+            if target_status == "done" and _complete(source / folder, target / folder):
                 merged.completed.append(name)
-        elif there == "set aside" and _stays(target / folder):
-            merged.set_aside.append((folder, f"{target} has a damaged one: {why_there}"))
+        elif recorded_status == "set aside" and _stays(target / folder):
+            merged.set_aside.append((folder, f"{target} has a damaged one: {reason}"))
         elif (bad := _unreadable(source / folder)) is not None:
             merged.set_aside.append((folder, bad))
         else:
@@ -98,11 +99,14 @@ def _stays(folder: Path) -> bool:
 
 def _unreadable(folder: Path) -> str | None:
     """Why a run folder cannot be copied: something in it that is not a file that can be read. A
-    device, a FIFO or a link to a folder might be copied without end."""
+    device, a FIFO or a link to a folder might be copied without end. Nor is what a link in it leads
+    to outside of the store: it may be anything of the user's."""
     for root, folders, names in os.walk(folder):
         for name in (*names, *(each for each in folders if os.path.islink(f"{root}/{each}"))):
             if name == "lock" or name.startswith("."):
                 continue
+            if leads_out(f"{root}/{name}", folder.parent):
+                return f"{name} is a link that leads out of the store"
             try:
                 open_regular(f"{root}/{name}").close()
             except OSError as error:
@@ -115,13 +119,16 @@ def _complete(source: Path, target: Path) -> bool:
     lacking = [
         name
         for name in ("weights.safetensors", "verification.json", "proof.json")
-        if (source / name).is_file() and not os.path.lexists(target / name)
+        if (source / name).is_file()
+        and not leads_out(source / name, source.parent)
+        and not os.path.lexists(target / name)
     ]
     if not lacking or not filecmp.cmp(source / _RESULT, target / _RESULT, shallow=False):
         return False
     with translate_os_errors(target):
+        need_within(target)
         for name in lacking:
-            write_atomically(target / name, (source / name).read_bytes())
+            write_atomically(target / name, read_regular(source / name))
     return True
 
 
@@ -145,8 +152,8 @@ def _copy_in(source: Path, target: Path) -> bool:
             try:
                 os.replace(old, target)
             except OSError as again:
-                kept = f"{again.strerror or again}; the folder that was there is kept as {old}"
-                raise OSError(again.errno, kept) from error
+                message = f"{again.strerror or again}; the folder that was there is kept as {old}"
+                raise OSError(again.errno, message) from error
         if isinstance(error, shutil.Error):  # a list: source, target and why, of every file
             raise OSError(error.args[0][0][-1]) from error
         raise

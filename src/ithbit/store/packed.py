@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 from ithbit.errors import StoreError
-from ithbit.store.linked_files import open_regular
+from ithbit.store.linked_files import leads_out, read_regular
 from ithbit.store.reading import run_folders
 from ithbit.store.status import need_runs
 from ithbit.store.writing import in_memory, write_output
@@ -63,8 +63,8 @@ def as_named(path: Path) -> Path:
     """The path by which a user knows a store: the packed one, if this is its temporary copy."""
     for (file, _, _), copy in _opened.items():
         if path == copy:
-            here = Path.cwd()
-            return file.relative_to(here) if file.is_relative_to(here) else file
+            folder = Path.cwd()
+            return file.relative_to(folder) if file.is_relative_to(folder) else file
     return path
 
 
@@ -75,15 +75,19 @@ def pack(store: Path, out: Path) -> Path:
     def write(buffer: BytesIO) -> None:
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             for _, folder in run_folders(store):
-                here = {name: store / folder / name for name in FILES}
-                if not (here["result.json"].exists() or here["failure.json"].exists()):
+                files = {name: store / folder / name for name in FILES}
+                if not (files["result.json"].exists() or files["failure.json"].exists()):
                     continue
-                for name, path in here.items():
+                for name, path in files.items():
                     if path.exists():
+                        if leads_out(path, store):
+                            raise StoreError(
+                                f"{path} is a link that leads out of the store; replace it by a "
+                                "file, or move the folder out of the store"
+                            )
                         entry = zipfile.ZipInfo(f"{folder}/{name}", _WHEN)
                         entry.compress_type = zipfile.ZIP_DEFLATED
-                        with open_regular(str(path)) as file:
-                            archive.writestr(entry, file.read())
+                        archive.writestr(entry, read_regular(path))
 
     return write_output(out, in_memory(write))
 
@@ -98,13 +102,13 @@ def _unpack(file: Path, folder: Path) -> None:
             for entry in entries:
                 target = folder / entry.filename
                 target.parent.mkdir(exist_ok=True)
-                with archive.open(entry) as source, open(target, "xb") as made:
-                    left = entry.file_size
+                with archive.open(entry) as source, open(target, "xb") as copy:
+                    n_left = entry.file_size
                     while chunk := source.read(1 << 20):
-                        left -= len(chunk)
-                        if left < 0:
+                        n_left -= len(chunk)
+                        if n_left < 0:
                             raise zipfile.BadZipFile(f"{entry.filename} is larger than stated")
-                        made.write(chunk)
+                        copy.write(chunk)
     except (*_DAMAGED, EOFError, NotImplementedError) as error:
         raise StoreError(f"the packed store {file} is damaged: {error!s:.200}") from error
     except (RuntimeError, ValueError) as error:  # encrypted, or compressed in an unknown way

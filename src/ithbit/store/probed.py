@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ithbit.families import Task
-from ithbit.spec import since_0_2
+from ithbit.spec import Protocol, since_0_2
 from ithbit.store.reading import read_json
 from ithbit.store.records import Amount, Count, FromOne, Share
-from ithbit.store.schema import UnreadableError, read_as
+from ithbit.store.schema import UnreadableError, check, read_as, schema
 
-Ended = Literal[  # time: may go on
+Ended = Literal[  # time: may continue
     "solved", "loss", "epochs", "consistency", "time", "not finite", "failed"
 ]
 
@@ -72,14 +72,14 @@ class Probed:
 
 def probed_layers(store: Path) -> list[Probed]:
     """The probed layers of a store, in the order of folder names."""
-    found = []
+    lines = []
     for path in sorted((store / "probe").glob("*/report.json")):
         try:
             if data := read_json(str(path)):
-                found.append(_line(data))
+                lines.append(_line(data))
         except (UnreadableError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
-    return found
+    return lines
 
 
 def _run(data: dict[str, Any]) -> ProbedRun:
@@ -94,9 +94,20 @@ def _count(runs: list[ProbedRun]) -> str:
     """Solved runs out of all that ended (earlier reports also list those that could not be run),
     and how many are unfinished."""
     ran = [run for run in runs if run.stopped_by != "failed"]
-    ended = [run for run in ran if run.solved or run.stopped_by != "time"]
-    found = f"{sum(run.solved for run in ended)}/{len(ended)}" if ran else "none could be run"
-    return found + (f" ({len(ran) - len(ended)} unfinished)" if len(ran) > len(ended) else "")
+    finished = [run for run in ran if run.solved or run.stopped_by != "time"]
+    counts = (
+        f"{sum(run.solved for run in finished)}/{len(finished)}" if ran else "none could be run"
+    )
+    return counts + (
+        f" ({len(ran) - len(finished)} unfinished)" if len(ran) > len(finished) else ""
+    )
+
+
+def _protocol(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a protocol that the data have; raises `UnreadableError` for other values."""
+    known = {name: field for name, field in schema(Protocol).items() if data.get(name) is not None}
+    check(data, known, "its protocol")
+    return {name: data[name] for name in known}
 
 
 def _line(data: dict[str, Any]) -> Probed:
@@ -114,5 +125,5 @@ def _line(data: dict[str, Any]) -> Probed:
         ", ".join(f"{name}: {_count(runs)}" for name, runs in cells.items()),
         tuple(map(int, data["causal_rank"].get("ranks") or ())),
         tuple(map(float, data["causal_rank"].get("singular_values") or ())),
-        dict(data.get("protocol") or {}),
+        _protocol(dict(data.get("protocol") or {})),
     )

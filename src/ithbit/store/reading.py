@@ -22,8 +22,13 @@ from typing import Any, Literal
 from ithbit.errors import SpecError, StoreError, as_int
 from ithbit.families import family_named, task_named
 from ithbit.spec import ModelSpec, Protocol, RunSpec, spec_id
+from ithbit.store.bounded_json import bounded_json
 from ithbit.store.contradictions import check_result, check_verification
-from ithbit.store.linked_files import check_linked_files, sha256_of_file
+from ithbit.store.linked_files import (
+    check_linked_files,
+    read_regular,
+    sha256_of_file,
+)
 from ithbit.store.linked_files import open_regular as open_regular
 from ithbit.store.records import (
     SCHEMA,
@@ -121,10 +126,11 @@ def _parsed(content: bytes) -> Any:
     def refused(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
-    text = content.decode()
-    data = json.loads(text, object_pairs_hook=_without_twins, parse_constant=refused)
+    data = bounded_json(content, object_pairs_hook=_without_twins, parse_constant=refused)
     _check_depth(data)
-    if "\\u" in text:  # half a surrogate pair is no text: it cannot be printed or put in a table
+    if (
+        b"\\u" in content
+    ):  # half a surrogate pair is no text: it cannot be printed or put in a table
         json.dumps(data, ensure_ascii=False).encode()
     return data
 
@@ -204,8 +210,8 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
         pass  # reported by the next check
     check(model, schema(ModelSpec), f"{file}: model")
     # A field that the protocol lacks did not exist yet: its default applies.
-    given = {n: f for n, f in schema(Protocol).items() if protocol.get(n) is not None}
-    check(protocol, given, f"{file}: protocol")
+    fields = {n: f for n, f in schema(Protocol).items() if protocol.get(n) is not None}
+    check(protocol, fields, f"{file}: protocol")
     check(record, WHOSE, file)
     check(spec, _SEED, f"{file}: spec")
     if spec_id(spec) != record["run_id"]:
@@ -216,6 +222,11 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
     is_complete = _is_complete(model, ModelSpec) and _is_complete(protocol, Protocol)
     if is_complete and run.run_id != record["run_id"]:
         raise UnreadableError(f"{file} has another spelling of the spec of {run.folder}")
+    same = with_floats(run)
+    if same.run_id != record["run_id"] and os.path.isdir(
+        os.path.join(os.path.dirname(folder), same.folder)
+    ):
+        raise CopyError(f"it is the same run as {same.folder}, which counts; move it out")
     own = f"{run.name}-{record['run_id']}"
     if os.path.basename(folder) != own:
         exists = os.path.isdir(os.path.join(os.path.dirname(folder), own))
@@ -223,6 +234,15 @@ def _check_head(folder: str, record: dict[str, Any], file: str) -> None:
             "which counts; move it out of the store" if exists else "which is not there; rename it"
         )
         raise CopyError(f"it is a copy of {own}, {what}")
+
+
+def with_floats(run: RunSpec) -> RunSpec:
+    """The same run, spelled as the defaults are: with 0 or -0.0 for 0.0 in its protocol, its id is
+    another, though nothing else is."""
+    protocol = vars(run.protocol)
+    floats = {name: field for name, field in schema(Protocol).items() if field.kind is float}
+    spelled = {name: protocol[name] + 0.0 for name in floats}  # -0.0 + 0.0 is 0.0
+    return replace(run, protocol=replace(run.protocol, **spelled))
 
 
 def _is_complete(part: Data, kind: type) -> bool:
@@ -234,15 +254,15 @@ def _is_complete(part: Data, kind: type) -> bool:
 def check_spec(model: Data, seed: int, protocol: Data, where: str) -> RunSpec:
     """The run of a model and a protocol; refuse what cannot be built. Fields that this version
     lacks are ignored."""
-    known = [
+    settings = [
         {name: part[name] for name in schema(kind) if part.get(name) is not None}
         for kind, part in ((ModelSpec, model), (Protocol, protocol))
     ]
-    for name, value in (known[0] | known[1] | {"seed": seed}).items():
+    for name, value in (settings[0] | settings[1] | {"seed": seed}).items():
         if isinstance(value, int) and abs(value) > MAX_INT:
             raise ContradictionError(f"{where} has {name} = {value!r:.40}, which is too large")
     try:
-        return RunSpec(ModelSpec(**known[0]), seed, Protocol(**known[1]))
+        return RunSpec(ModelSpec(**settings[0]), seed, Protocol(**settings[1]))
     except SpecError as error:
         raise ContradictionError(f"{where}: {error}") from None
 
@@ -294,18 +314,20 @@ def read_history(folder: str) -> list[Epoch]:
 
 
 def history_lines(folder: str) -> list[bytes]:
-    """The lines of a run's history as they are on disk, including torn ones."""
+    """The lines of a run's history as they are on disk, including torn ones; none of a file that is
+    too large to be one."""
     try:
-        with open_regular(f"{folder}/history.jsonl") as file:
-            return file.read().splitlines()
+        return read_regular(f"{folder}/history.jsonl", _LARGEST).splitlines()
     except OSError:
         return []
 
 
 def epoch_of(line: bytes) -> Epoch | None:
     """The epoch in a line, or None if the line is torn or not a possible epoch."""
+    if not line.startswith(b"{"):  # seen sooner than by an error
+        return None
     try:
-        return read_as(Epoch, json.loads(line), "it")
+        return read_as(Epoch, bounded_json(line), "it")
     except (ValueError, RecursionError, AttributeError, UnreadableError):
         return None
 

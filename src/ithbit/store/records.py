@@ -237,8 +237,8 @@ class Proof:
         match self.outcome:
             case "proved" | "bounded":
                 float32 = self.least_float32
-                known = "" if float32 is None else lower_text(float32)
-                run = f", as run in float32 {known} (unchecked)" if known else ""
+                bound = "" if float32 is None else lower_text(float32)
+                run = f", as run in float32 {bound} (unchecked)" if bound else ""
                 by = "" if self.verdict == PROVED else " by the bounds of the search alone"
                 least = f"margin at least {lower_text(self.least_margin)} in real arithmetic"
                 return f"{least}{by}{run} ({effort})"
@@ -349,9 +349,9 @@ class VerificationRecord:
 
     def to_json(self) -> dict[str, Any]:
         data = {"schema": SCHEMA} | plain(self)
-        found, environment = data.pop("found"), data.pop("environment")
+        verification, environment = data.pop("found"), data.pop("environment")
         more = {"accuracy": self.found.accuracy, "effort": self.found.effort}
-        return data | found | more | {"environment": environment}
+        return data | verification | more | {"environment": environment}
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,9 @@ def _field(hint: Any, item: Any) -> Field:
     return Field(get_origin(hint) or hint, may_be_null, choices, within, default)
 
 
-def check(data: Mapping[str, Any], wanted: Mapping[str, Field], where: str) -> None:
+def check(data: Mapping[str, Any], fields: Mapping[str, Field], where: str) -> None:
     """Raise `UnreadableError` unless all fields are present, with the right type and in range."""
-    for name, field in wanted.items():
+    for name, field in fields.items():
         value = data.get(name)
         if value is None:
             if field.must_be:

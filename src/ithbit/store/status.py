@@ -37,11 +37,11 @@ def need_store(store: Path) -> None:
     check_kind(store)
 
 
-def need_folder(store: Path, called: str, advice: str) -> None:
+def need_folder(store: Path, label: str, advice: str) -> None:
     """Raise `StoreError` with this advice if a store is no folder."""
     if not store.is_dir():
         kind = "is a file, not a folder" if store.exists() else "does not exist"
-        raise StoreError(f"{called} {kind}; {advice}")
+        raise StoreError(f"{label} {kind}; {advice}")
     check_kind(store)
 
 
@@ -49,13 +49,13 @@ def need_runs(store: Path) -> list[tuple[str, str]]:
     """The `run_folders` of a store; raises `StoreError` if there is no store, or no run in it."""
     advice = "name the folder of a sweep with --store, or start one with `ithbit sweep`"
     need_folder(store, f"the store {store}", advice)
-    found = list(run_folders(store))
-    if not found:
+    folders = list(run_folders(store))
+    if not folders:
         raise StoreError(
             f"the store {store} holds no runs; start some with `ithbit sweep`, or name another "
             "folder with --store"
         )
-    return found
+    return folders
 
 
 def folder_status(folder: Path) -> RunStatus:

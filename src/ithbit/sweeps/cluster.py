@@ -116,11 +116,11 @@ class ClusterSweep:
             self._free_held(submitted, live)
             # After the query: a share that had left the queue has its results.
             self._report_changes()
-            fresh, lost, settling = self._missing(submitted, live)
-            n_live = len(self._unfinished) - len(fresh) - sum(map(len, lost.values()))
-            _raise_problems(lost)
+            fresh, missing, settling = self._missing(submitted, live)
+            n_live = len(self._unfinished) - len(fresh) - sum(map(len, missing.values()))
+            _raise_problems(missing)
             shares = [self._share(runs) for runs in tasks(fresh, self.device, self.runs_per_job)]
-            for share, runs in lost.items():
+            for share, runs in missing.items():
                 shares += self._replacements(share, runs)
             return n_live + self._submit_shares(shares, lock, n_live, patient), settling
 
@@ -131,7 +131,7 @@ class ClusterSweep:
         are others whose share has only just left the queue."""
         latest = {run.run_id: share for share in submitted for run in share.runs}
         fresh: list[RunSpec] = []
-        lost: dict[Share, list[RunSpec]] = defaultdict(list)
+        missing: dict[Share, list[RunSpec]] = defaultdict(list)
         settling, now = False, time.monotonic()
         for run in self._unfinished:
             share = latest.get(run.run_id)
@@ -140,19 +140,19 @@ class ClusterSweep:
             elif share is None or share.handle in self._settled or run.run_id in self._retried:
                 fresh.append(run)
             elif now - self._gone_since.setdefault(share.handle, now) >= SETTLE_SECONDS:
-                lost[share].append(run)
+                missing[share].append(run)
             else:
                 settling = True
         self._retried = set()
-        return fresh, lost, settling
+        return fresh, missing, settling
 
     def _first_look(self, live: dict[Handle, Job]) -> None:
         """Remove completed batches, note closed shares, and forget failures if `retry_failed`."""
         self._has_looked = True
         for batch in self.ledger.batches():
             runs = [run for share in batch.shares for run in share.runs]
-            done = all(status == "done" for status in statuses(self.store, runs).values())
-            if done and not any(share.handle in live for share in batch.shares):
+            all_done = all(status == "done" for status in statuses(self.store, runs).values())
+            if all_done and not any(share.handle in live for share in batch.shares):
                 self.ledger.remove(batch)
             self._settled.update(share.handle for share in batch.shares if share.is_closed)
         if self.retry_failed:
@@ -188,7 +188,7 @@ class ClusterSweep:
         if not share.submitted and not share.trace():
             return [self._share(runs, share.attempt)]  # it never reached the queue
         if self._epochs(share.runs) > share.epochs:
-            self._remark(f"a job ended early, its runs go on: {_names(runs)}")
+            self._remark(f"a job ended early, its runs continue: {_names(runs)}")
             return [self._share(runs)]
         if share.attempt < MAX_ATTEMPTS:
             self._remark(f"a job ended without a new epoch, tried again: {_names(runs)}")
@@ -239,9 +239,9 @@ class ClusterSweep:
         n_before = len(self._done)
         for run in self._unfinished:
             folder = RunFolder(self.store, run)
-            if done := folder.outcome():
-                self._done[run] = done
-                self.watch(Event(run, done))
+            if outcome := folder.outcome():
+                self._done[run] = outcome
+                self.watch(Event(run, outcome))
                 continue
             history = folder.path / "history.jsonl"
             size = history.stat().st_size if history.exists() else 0
@@ -267,14 +267,14 @@ def tasks(
     return [[run for stack in stacks[k::n_tasks] for run in stack] for k in range(n_tasks)]
 
 
-def _raise_problems(lost: Iterable[Share]) -> None:
+def _raise_problems(shares: Iterable[Share]) -> None:
     """Raise what the user must fix; the shares concerned are closed, so that it is raised once."""
-    found = {share: problem for share in lost if (problem := problem_of(share))}
-    for share in found:
+    problems = {share: problem for share in shares if (problem := problem_of(share))}
+    for share in problems:
         share.close()
-    if found:
-        problem = next(iter(found.values()))
-        more = f" ({len(found)} jobs ended this way)" if len(found) > 1 else ""
+    if problems:
+        problem = next(iter(problems.values()))
+        more = f" ({len(problems)} jobs ended this way)" if len(problems) > 1 else ""
         raise ClusterError(f"{problem}{more}; nothing was resubmitted, other jobs continue")
 
 
@@ -295,8 +295,7 @@ def problem_of(share: Share) -> str | None:
     if trace[-1].startswith("error "):
         return trace[-1].removeprefix("error ")
     if trace[-1].startswith("started") and share.attempt > 1:
-        log = share.log.read_text(errors="replace") if share.log.exists() else ""
-        lines = log.strip().splitlines()
+        lines = share.log_lines()
         last = f": {lines[-1]}" if lines else ""
         return f"ithbit did not come up on a node, {trace[-1].removeprefix('started ')}{last}"
     return None
@@ -306,11 +305,11 @@ def cancel(runs: Iterable[RunSpec], store: Path, cluster: Slurm) -> int:
     """Cancel every live share that holds one of the runs; return how many there were. The runs keep
     their progress and resume from it when they are submitted again."""
     ledger = Ledger(store)
-    wanted = {run.run_id for run in runs}
+    run_ids = {run.run_id for run in runs}
     with ledger.locked():
         live, jobs = cluster.alive(), {}
         for share in ledger.shares():
-            if share.handle in live and any(run.run_id in wanted for run in share.runs):
+            if share.handle in live and any(run.run_id in run_ids for run in share.runs):
                 share.close()
                 jobs[share.handle] = live[share.handle]
         cluster.cancel(jobs.values())

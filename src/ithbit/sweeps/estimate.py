@@ -41,9 +41,12 @@ def observed_pace(store: Path, cuda: bool, most: int = 200) -> float | None:
             if len(ratios) >= most:
                 break
             try:
-                done = ended(f"{store}/{folder}")
+                outcome = ended(f"{store}/{folder}")
             except (UnreadableError, ValueError, TypeError):
                 continue
-            if isinstance(done, Result) and (done.environment.get("device") == "cuda") == cuda:
-                ratios.append(done.seconds_per_epoch / nominal_epoch_seconds(done.spec))
+            if (
+                isinstance(outcome, Result)
+                and (outcome.environment.get("device") == "cuda") == cuda
+            ):
+                ratios.append(outcome.seconds_per_epoch / nominal_epoch_seconds(outcome.spec))
     return statistics.median(ratios) if ratios else None

@@ -70,7 +70,7 @@ def smoke() -> list[RunSpec]:
 
 
 def demo() -> list[RunSpec]:
-    """Half a minute on two cores: LHI at n = 8, where theory tells two kinds of model apart.
+    """Half a minute on two cores: LHI at n = 8, where theory separates two kinds of model.
 
     One layer of a GRU has a small solution (Theorem 14a); one layer of softmax attention has none
     once n is large (Theorem 14b), and no published run of it succeeded. Two seeds each; the GRU

@@ -314,5 +314,5 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     options = TrainingOptions(device_name, kernels=kernels, compile=compile)
-    here = Path(store).absolute()  # a user's file may change the folder when it is imported
-    serve(here, options, sys.stdin, answers)
+    folder = Path(store).absolute()  # a user's file may change the folder when it is imported
+    serve(folder, options, sys.stdin, answers)

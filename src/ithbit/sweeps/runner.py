@@ -73,7 +73,7 @@ def run_all(
         saved = turns.unfinished
         open_runs = [r for r in todo if r in saved and not RunFolder(store, r).outcome()]
         raise interruption({run: saved[run] for run in open_runs})
-    return [done for run in runs if (done := RunFolder(store, run).outcome())]
+    return [outcome for run in runs if (outcome := RunFolder(store, run).outcome())]
 
 
 def group(

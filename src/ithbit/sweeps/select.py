@@ -3,7 +3,7 @@
 A sweep file uses the vocabulary of the command line; every list is crossed with every other:
 
     task = ["rhi", "lhi"]
-    family = ["gru", "mamba2"]   # or your own layer, "layers.py:Mine", beside this file
+    family = ["gru", "mamba2"]   # or your own layer, "layers.py:Mine", in this folder
     layers = [1, 2]
     n = [8, 16]
     seeds = "0-4"
@@ -16,6 +16,7 @@ A sweep file uses the vocabulary of the command line; every list is crossed with
 """
 
 import itertools
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -31,6 +32,8 @@ from ithbit.sweeps.presets import preset
 Made = TypeVar("Made")
 
 _MAX_SEEDS = 10_000  # in one range: seed 10,000 trains on the stream that seed 0 is tested on
+_MOST_RUNS = 1_000_000  # of a sweep; more are a mistake, and fill memory
+_DIGITS = 19  # of a seed, which is below 2^63
 _NEEDED = ("task", "family", "layers", "n", "seeds")
 _OPTIONAL = ("positions", "width", "heads", "ff")
 _FIELDS = {  # keys of a sweep file that are fields of the model's spec, in the order of the runs
@@ -58,6 +61,8 @@ def parse_seeds(text: str) -> list[int]:
             raise SpecError(
                 f"seeds are numbers from 0 and ranges such as 0-4 or 0,3,8-9, got {text!r}"
             )
+        if max(len(first), len(last)) > _DIGITS:
+            raise SpecError(f"a seed has at most {_DIGITS} digits, got {piece.strip()!r:.60}")
         low, high = int(first), int(last or first)
         if not low <= high < low + _MAX_SEEDS:
             raise SpecError(
@@ -65,6 +70,8 @@ def parse_seeds(text: str) -> list[int]:
                 f"got {piece.strip()!r}"
             )
         seeds += range(low, high + 1)
+        if len(seeds) > _MOST_RUNS:
+            raise SpecError(f"at most {_MOST_RUNS:,} seeds can be given at once")
     return seeds
 
 
@@ -97,25 +104,25 @@ def selected(
     >>> len(selected(sweep_runs("paper"), "paper", {"family": ["gru"], "n": [8]}))
     25
     """
-    kept, passed = list(runs), ""
-    for key, wanted in keep.items():
-        if not wanted:
+    chosen, passed = list(runs), ""
+    for key, allowed in keep.items():
+        if not allowed:
             continue
         field = _FIELDS[key]
-        there = dict.fromkeys(getattr(run.model, field) for run in kept)
+        values = dict.fromkeys(getattr(run.model, field) for run in chosen)
         if key == "family":  # a layer's folder is not part of its name
-            wanted = [each.rpartition("/")[2] for each in wanted]
-        kept = [run for run in kept if getattr(run.model, field) in wanted]
-        if not kept:
-            given = f" with{passed}" if passed else ""
+            allowed = [each.rpartition("/")[2] for each in allowed]
+        chosen = [run for run in chosen if getattr(run.model, field) in allowed]
+        if not chosen:
+            filters = f" with{passed}" if passed else ""
             raise SpecError(
-                f"no run of {name} passes the filters:{given} it has only --{key} "
-                f"{', '.join(map(str, there))}"
+                f"no run of {name} passes the filters:{filters} it has only --{key} "
+                f"{', '.join(map(str, values))}"
             )
-        passed += f" --{key} {', '.join(map(str, wanted))}"
+        passed += f" --{key} {', '.join(map(str, allowed))}"
     if seeds:
-        kept = [replace(run, seed=seed) for run in kept for seed in seeds]
-    changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in kept)
+        chosen = [replace(run, seed=seed) for run in chosen for seed in seeds]
+    changed = (replace(run, protocol=run.protocol.changed(**changes)) for run in chosen)
     return list(dict.fromkeys(changed))
 
 
@@ -135,16 +142,36 @@ def read_sweep(path: Path) -> list[RunSpec]:
     problems = _key_problems(data)
     lists = {key: _as_list(value) for key, value in data.items() if key != "protocol"}
     settings = {} if any("[protocol]" in p for p in problems) else data.get("protocol", {})
-    seeds = _every(parse_seeds, {"text": map(str, lists.get("seeds", []))}, problems)
+    crossed_lists = (*lists.values(), *map(_as_list, settings.values()))
+    if math.prod(map(len, crossed_lists)) > _MOST_RUNS:
+        problems.append(f"its lists give more than {_MOST_RUNS:,} combinations")
+        raise_problems(str(path), problems)
+    seeds = _seeds(map(str, lists.get("seeds", [])), problems)
     protocols = _every(Protocol, {key: _as_list(settings[key]) for key in settings}, problems)
     raise_problems(str(path), problems)
-    families = {"given": map(str, lists["family"]), "folder": [path.parent]}
+    families = {"layer_or_name": map(str, lists["family"]), "folder": [path.parent]}
     lists["family"] = _every(family_of, families, problems)
     by_field = {field: lists[key] for key, field in _FIELDS.items() if key in lists}
     models = _every(_model, by_field, problems)
     raise_problems(str(path), problems)
-    crossed = itertools.product(filter(None, models), protocols, itertools.chain(*seeds))
+    if len(models) * len(protocols) * len(seeds) > _MOST_RUNS:
+        raise SpecError(f"{path} has more than {_MOST_RUNS:,} runs; give shorter lists")
+    crossed = itertools.product(filter(None, models), protocols, seeds)
     return [RunSpec(model, seed, protocol) for model, protocol, seed in crossed]
+
+
+def _seeds(texts: Iterable[str], problems: list[str]) -> list[int]:
+    """The seeds of all texts; what is wrong with some of them is added to `problems`."""
+    seeds: list[int] = []
+    for text in texts:
+        try:
+            seeds += parse_seeds(text)
+            if len(seeds) > _MOST_RUNS:
+                raise SpecError(f"at most {_MOST_RUNS:,} seeds can be given at once")
+        except SpecError as error:
+            problems.append(str(error))
+            break
+    return seeds
 
 
 def _every(
@@ -152,14 +179,14 @@ def _every(
 ) -> list[Made]:
     """What is made of every combination of the values, which are passed by name; what is wrong with
     some of them is added to `problems`, once each."""
-    made = []
+    combinations = []
     for values in itertools.product(*lists.values()):
         try:
-            made.append(make(**dict(zip(lists, values, strict=True))))
+            combinations.append(make(**dict(zip(lists, values, strict=True))))
         except (IthbitError, TypeError) as error:
             if str(error) not in problems:
                 problems.append(str(error))
-    return made
+    return combinations
 
 
 def _model(

@@ -179,6 +179,6 @@ def _two_densities(
         share = (more >> at) & (1 << MORE_CUT) - 1
         one = one ^ (place < (share * 2 * (n_bits + 1) >> MORE_CUT))
     shares = torch.arange(0, 64, SHARE, device=keys.device)
-    drawn = _words(keys, first, word.shape[1], words_per_odd(n_bits), OTHER_HALF)
-    drawn = ((drawn[..., None] >> shares) & (1 << SHARE) - 1).flatten(-2)[..., :n_bits]
-    return (drawn >= torch.where(one, zeros[..., :1], zeros[..., 1:])).to(torch.uint8)
+    words = _words(keys, first, word.shape[1], words_per_odd(n_bits), OTHER_HALF)
+    words = ((words[..., None] >> shares) & (1 << SHARE) - 1).flatten(-2)[..., :n_bits]
+    return (words >= torch.where(one, zeros[..., :1], zeros[..., 1:])).to(torch.uint8)

@@ -21,6 +21,7 @@ from ithbit.display import lower_text
 from ithbit.errors import IthbitError, SpecError, as_int
 from ithbit.families import task_named
 from ithbit.spec import ModelSpec
+from ithbit.store.bounded_json import MOST_BYTES, bounded_json
 from ithbit.store.writing import write_text
 from ithbit.tasks.indexing import Instance
 from ithbit.theory.certificate import (
@@ -43,7 +44,6 @@ Json = dict[str, Any]
 _OBSERVED_TOLERANCE = 1e-6
 # How far a stated bound may be below the re-derived one; more is a change, not rounding.
 _MARGIN_SLACK = 1e-9
-_MOST_BYTES = 1 << 30
 
 
 class CertificateError(IthbitError):
@@ -103,8 +103,8 @@ def read_certificate(path: Path) -> Json:
     try:
         if path.exists() and not path.is_file():  # a device or a pipe may never end
             raise CannotReadError(f"cannot read {path}: it is not a file")
-        if path.stat().st_size > _MOST_BYTES:
-            raise CannotReadError(f"cannot read {path}: it has more than {_MOST_BYTES:,} bytes")
+        if path.stat().st_size > MOST_BYTES:
+            raise CannotReadError(f"cannot read {path}: it has more than {MOST_BYTES:,} bytes")
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # a name with a null character is a ValueError
         reason = getattr(error, "strerror", None) or error
@@ -120,9 +120,8 @@ def parsed(data: bytes) -> Json:
     what JSON readers understand differently: a name given twice, NaN, infinity, numbers that are
     too large, and text that is not UTF-8."""
     try:
-        text = data.decode("utf-8")
-        content = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite
+        content = bounded_json(
+            data, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is not a JSON file: {str(error)!r:.200}") from error

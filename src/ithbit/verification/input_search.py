@@ -101,11 +101,11 @@ class Tally:
             return
         value, at = margin.topk(k, largest=False)
         strings, indices = bits[at].tolist(), index[at].tolist()
-        found = {(case.bits, case.index): case for case in self.least}
+        cases = {(case.bits, case.index): case for case in self.least}
         for string, i, m in zip(strings, indices, value.tolist(), strict=True):
             text = "".join(map(str, string))
-            found.setdefault((text, i), _case(text, i, m))
-        self.least = sorted(found.values(), key=margin_key)[:_MOST_RECHECKED]
+            cases.setdefault((text, i), _case(text, i, m))
+        self.least = sorted(cases.values(), key=margin_key)[:_MOST_RECHECKED]
 
 
 def _case(bits: str, index: int, margin: float) -> Case:
@@ -134,15 +134,15 @@ class InputEvaluator:
 
     def __call__(self, bits: Tensor, index: Tensor) -> Tensor:
         """The margins of inputs."""
-        found = margins(self.model(bits, index), bits, index)
+        values = margins(self.model(bits, index), bits, index)
         before = self.tally.n_wrong
-        self.tally.add(bits, index, found)
+        self.tally.add(bits, index, values)
         if self.tally.n_wrong > before and not self.count:
             wrong = [case for case in self.tally.least if not case.right]
             again = evaluate_singly(self.single, wrong[:MOST_CONFIRMED], self.device)
             if not all(case.right for case in again):
                 raise RefutedError
-        return found
+        return values
 
 
 def tensors(cases: Sequence[Case], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -161,32 +161,32 @@ def evaluate_singly(model: Model, cases: list[Case], device: torch.device) -> li
 
 
 @torch.no_grad()
-def agree(model: Model, stacked: Model, found: Verification, seed: int = 0) -> bool:
+def agree(model: Model, stacked: Model, verification: Verification, seed: int = 0) -> bool:
     """Whether the stacked models agree on a CPU: on a counterexample that it is wrong, else on
     every logit with `model`, to within half of the least margin. Tried are the input of least
     margin, its neighbours and random inputs, or all of them if they are few.
 
     Both round: with weights that make much of the last digits, either may be far from the other.
     """
-    cpu, n = torch.device("cpu"), found.n_bits
-    if found.counterexample is not None:
-        return not evaluate_singly(stacked, [found.counterexample], cpu)[0].right
-    if found.verdict == "unsettled":
+    cpu, n = torch.device("cpu"), verification.n_bits
+    if verification.counterexample is not None:
+        return not evaluate_singly(stacked, [verification.counterexample], cpu)[0].right
+    if verification.verdict == "unsettled":
         return True
-    bits, index = tensors([found.worst], cpu)
-    if found.n_inputs <= _COMPARED_ALL:
-        number = torch.arange(found.n_inputs)
+    bits, index = tensors([verification.worst], cpu)
+    if verification.n_inputs <= _COMPARED_ALL:
+        number = torch.arange(verification.n_inputs)
         more = (number[:, None] // n >> torch.arange(n) & 1).to(torch.uint8), number % n + 1
     else:
-        count = min(_COMPARED, max(_COMPARED >> 7, found.n_evaluated >> 6))
-        drawn = draw_examples(stream_keys([seed]), n, 0, count, "mixed")
+        count = min(_COMPARED, max(_COMPARED >> 7, verification.n_evaluated >> 6))
+        examples = draw_examples(stream_keys([seed]), n, 0, count, "mixed")
         around = bits ^ torch.eye(min(n, count), n, dtype=torch.uint8)
-        at = torch.cat([index.expand(len(around)), drawn.index[0]])
-        more = torch.cat([around, drawn.bits[0]]), at
+        at = torch.cat([index.expand(len(around)), examples.index[0]])
+        more = torch.cat([around, examples.bits[0]]), at
     bits, index = torch.cat([bits, more[0]]), torch.cat([index, more[1]])
     with one_thread():
         pairs = zip(bits.split(_CPU_CHUNK), index.split(_CPU_CHUNK), strict=True)
-        least = margin_key(found.worst)
+        least = margin_key(verification.worst)
         near = (2 * (model(*pair) - stacked(*pair)).abs() <= least for pair in pairs)
         return all(bool(each.all()) for each in near)
 
@@ -209,8 +209,8 @@ def try_densities(evaluate: InputEvaluator, n_bits: int, count: int, seed: int) 
     """Try `count` strings of two densities with a cut, at uniform indices."""
     keys = stream_keys([seed], evaluate.device)
     for first in range(0, count, _batch(evaluate.device)):
-        drawn = draw_densities(keys, n_bits, first, min(_batch(evaluate.device), count - first))
-        evaluate(drawn.bits[0], drawn.index[0])
+        examples = draw_densities(keys, n_bits, first, min(_batch(evaluate.device), count - first))
+        evaluate(examples.bits[0], examples.index[0])
 
 
 def descend(evaluate: InputEvaluator, n_bits: int, limit: int) -> None:
@@ -238,8 +238,8 @@ def search(evaluate: InputEvaluator, n_bits: int, tries: int, seed: int = 0) -> 
     """
     generator = torch.Generator().manual_seed(seed)
     end = evaluate.tally.n_evaluated + tries
-    wanted = _CUDA_RESTARTS if evaluate.device.type == "cuda" else _RESTARTS
-    restarts = -(-wanted // n_bits) * n_bits
+    least_restarts = _CUDA_RESTARTS if evaluate.device.type == "cuda" else _RESTARTS
+    restarts = -(-least_restarts // n_bits) * n_bits
     bits, index, least = _random_phase(evaluate, n_bits, restarts, tries // _RANDOM_SHARE, seed)
     while evaluate.tally.n_evaluated + restarts * (2 * n_bits - 1) <= end:
         moved, at, value = _best_change(evaluate, bits, index)
@@ -263,8 +263,8 @@ def _random_phase(
         bits = draw_examples(keys, n_bits, first, rows * restarts, "mixed").bits[0]
         bits = bits.view(restarts, rows, n_bits).transpose(0, 1)
         flat_index = best_index.repeat(rows)
-        found = evaluate(bits.flatten(0, 1), flat_index)
-        value, at = found.view(rows, restarts).min(0)
+        margin = evaluate(bits.flatten(0, 1), flat_index)
+        value, at = margin.view(rows, restarts).min(0)
         value = value.to(best.dtype)
         best_bits = torch.where((value < best)[:, None], bits[at, row], best_bits)
         best = torch.minimum(best, value)

@@ -19,17 +19,17 @@ def merge_records(before: VerificationRecord, fresh: VerificationRecord) -> Veri
     is nothing new. A proof stays.
     """
     was, now = before.found, fresh.found
-    known, least = margin_key(was.worst), margin_key(now.worst)
+    least_before, least_now = margin_key(was.worst), margin_key(now.worst)
     if was.verdict in WRONG and now.verdict not in WRONG:
         now = replace(now, verdict="unsettled")
     agree = was.verdict == now.verdict or {was.verdict, now.verdict}.isdisjoint(WRONG)
     weaker = _tried(before, fresh.budget, fresh.count) and was.exhaustive >= now.exhaustive
     if agree and weaker:
-        if least >= known - NEAR * max(1.0, abs(known)):
+        if least_now >= least_before - NEAR * max(1.0, abs(least_before)):
             return before
         lower = replace(was, worst=now.worst, counterexample=now.counterexample)
         return replace(before, found=lower)
-    if now.verdict != "refuted" and known < least:
+    if now.verdict != "refuted" and least_before < least_now:
         now = replace(now, worst=was.worst)
     if was.proof is not None and was.proof.outcome != "no bounds":
         now = now.with_proof(was.proof)
@@ -57,10 +57,10 @@ def is_enough(record: VerificationRecord, budget: int, count: bool) -> bool:
 
 def _tried(record: VerificationRecord, budget: int, count: bool) -> bool:
     """Whether as many inputs have been tried as this budget would try."""
-    found = record.found
-    if found.exhaustive or (found.verdict == "refuted" and not count):
+    verification = record.found
+    if verification.exhaustive or (verification.verdict == "refuted" and not count):
         return True
-    return bool(found.stages) and record.budget >= budget and record.count >= count
+    return bool(verification.stages) and record.budget >= budget and record.count >= count
 
 
 def may_be_proved(record: VerificationRecord, seconds: float) -> bool:

@@ -13,7 +13,7 @@ the real-valued function, and another device may round a margin near 0 to the ot
 weights are those at the end of training, while the paper's criterion looks at the best epoch.
 
 What is known of a run's weights is never lost: verifying again tries a wrong input on record first
-and merges the two records (`record_merging.py`). A least margin may thus be from another device
+and merges the two records (`record_merging.py`). So a least margin may be from another device
 than the named.
 """
 
@@ -76,15 +76,15 @@ def verify_model(
     workers: int | None = None,
     count: bool = False,
     always: int | None = None,
-    known: Sequence[Case] = (),
+    wrong_before: Sequence[Case] = (),
 ) -> Verification:
     """Refute a model or try every input if there are at most `budget` of them, else search.
 
     Up to n = 16 (on a GPU n = 22) all inputs are tried whatever the budget; `always` sets another
-    number of inputs for that. The first wrong answer ends it unless `count` is set. Inputs
-    `known` to be wrong come first. Inputs that are wrong or nearly so are evaluated again one
-    by one, those of least margin and at most 256 (8 if a wrong answer ended it); a counterexample
-    is one that fails then.
+    number of inputs for that. The first wrong answer ends it unless `count` is set. Inputs that
+    were `wrong_before` come first. Inputs that are wrong or nearly so are evaluated again one by
+    one, those of least margin and at most 256 (8 if a wrong answer ended it); a counterexample is
+    one that fails then.
     """
     if budget < 1:
         raise SpecError(f"the budget is a number of inputs from 1, got {budget}")
@@ -100,7 +100,7 @@ def verify_model(
 
         def stage(name: str, action: Callable[..., object], *arguments: int) -> None:
             """Run one stage and record it, however it ends."""
-            tried, wrong, began = (
+            n_before, wrong, began = (
                 evaluate.tally.n_evaluated,
                 evaluate.tally.n_wrong,
                 time.perf_counter(),
@@ -108,16 +108,16 @@ def verify_model(
             try:
                 action(evaluate, n_bits, *arguments)
             finally:
-                done = {
-                    "tried": evaluate.tally.n_evaluated - tried,
+                counts = {
+                    "tried": evaluate.tally.n_evaluated - n_before,
                     "wrong": evaluate.tally.n_wrong - wrong,
                 }
-                stages.append({"name": name, **done, "seconds": time.perf_counter() - began})
+                stages.append({"name": name, **counts, "seconds": time.perf_counter() - began})
 
         try:
             if not (feasible and (count or n_inputs <= _BATCH)):
-                if known:
-                    stage("on record", lambda evaluate, _: evaluate(*tensors(known, device)))
+                if wrong_before:
+                    stage("on record", lambda evaluate, _: evaluate(*tensors(wrong_before, device)))
                 stage("structured", input_search.try_structured, budget // 8)
                 stage("densities", input_search.try_densities, budget // 64, seed)
                 stage("descent", input_search.descend, budget // 16)
@@ -137,7 +137,7 @@ def verify_model(
     verdict: Verdict = "right on all inputs" if exhaustive else "not refuted"
     if failing:
         verdict = "refuted"
-    elif any(done["wrong"] for done in stages):  # in a batch, but not singly
+    elif any(counts["wrong"] for counts in stages):  # in a batch, but not singly
         verdict = "unsettled"
     return Verification(
         verdict,
@@ -242,26 +242,26 @@ def try_inputs(
     """Verify a stored run (see `verify_model`): the record, merged with that from before."""
     run, weights, where = stored.spec, stored.weights, device.torch
     check_length(run, budget)
-    known: list[Case] = []
+    wrong_before: list[Case] = []
     if before is not None and before.found.verdict in WRONG:
-        known = [before.found.counterexample or before.found.worst]
+        wrong_before = [before.found.counterexample or before.found.worst]
     model, code = _model_and_code(run, weights, where)
     n_bits = run.model.n_bits
 
     def verify_by(model: Model) -> Verification:
-        return verify_model(model, n_bits, where, budget, seed, None, count, always, known)
+        return verify_model(model, n_bits, where, budget, seed, None, count, always, wrong_before)
 
-    found = verify_by(model)
+    verification = verify_by(model)
     if code == "compiled":
         stacked = model_of(run, weights, where, stacked=True)
-        if not input_search.agree(model, stacked, found, seed):
-            was, found, code = found, verify_by(stacked), "stacked"
-            if was.verdict in WRONG and found.verdict not in WRONG:
-                found = replace(found, verdict="unsettled")
+        if not input_search.agree(model, stacked, verification, seed):
+            was, verification, code = verification, verify_by(stacked), "stacked"
+            if was.verdict in WRONG and verification.verdict not in WRONG:
+                verification = replace(verification, verdict="unsettled")
     environment = describe_environment(device, code)
     record = VerificationRecord(
         *(run.run_id, run.name, stored.weights_sha256, "float32", budget, seed),
-        found,
+        verification,
         environment,
         count,
     )

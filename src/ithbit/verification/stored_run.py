@@ -142,16 +142,16 @@ def check_tensors(run: RunSpec, weights: bytes) -> list[str]:
     these, with the right shapes and in float32. Nothing larger than the file is allocated, whatever
     the spec says."""
     try:
-        given = dict(deserialize(weights))
+        tensors = dict(deserialize(weights))
     except SafetensorError as error:
         raise StoreError(f"the weights of {run.name} are damaged: {error}") from error
-    for name, each in sorted(given.items()):
+    for name, each in sorted(tensors.items()):
         if each["dtype"] != "F32":
             raise StoreError(
                 f"the weights of {run.name} are not float32: {name!r:.80} is {each['dtype']}; "
                 "restore the folder"
             )
-    stored = {name: tuple(each["shape"]) for name, each in given.items()}
+    stored = {name: tuple(each["shape"]) for name, each in tensors.items()}
     expected = shapes(run.model, run.seed, len(stored), sum(map(math.prod, stored.values())))
     if stored != expected:
         raise StoreError(f"the weights of {run.name} do not fit its model; restore the folder")

@@ -62,14 +62,14 @@ def verify_stored(
         before = stored.load_verification()
     except UnreadableError as reason:
         before, damage = None, f"{stored.path}: {reason}; what it says does not count"
-    record, tried = before, False
+    record, is_tried = before, False
     if record is None or options.again or not is_enough(record, options.budget, options.count):
         record = try_inputs(
             stored, before, options.device, options.budget, options.seed, options.count
         )
-        tried = True
+        is_tried = True
     tries_are_new = before is None or _are_other_tries(record, before)
-    proved = _wants_proof(stored, record, options, tried, bool(damage))
+    proved = _wants_proof(stored, record, options, is_tried, bool(damage))
     if proved:
         seconds = options.seconds if options.prove else 0.0
         record = run_proof.prove_run(stored, record, seconds, watch, one_by_one, note)
@@ -85,22 +85,24 @@ def verify_stored(
     if damage:
         note(damage)
     proof_is_new = before is None or record.found.proof != before.found.proof
-    return VerifyOutcome(record, tried or proved, is_new, tries_are_new, proof_is_new, not_written)
+    return VerifyOutcome(
+        record, is_tried or proved, is_new, tries_are_new, proof_is_new, not_written
+    )
 
 
 def _are_other_tries(record: VerificationRecord, before: VerificationRecord) -> bool:
     """Whether a record is of other tries than the one from before. It is not if only its least
     margin is lower: the verdict is still that of the tries on record."""
     was = before.found
-    found = replace(record.found, worst=was.worst, counterexample=was.counterexample)
-    return replace(record, found=found) != before
+    verification = replace(record.found, worst=was.worst, counterexample=was.counterexample)
+    return replace(record, found=verification) != before
 
 
 def _wants_proof(
     stored: StoredRun,
     record: VerificationRecord,
     options: VerifyOptions,
-    tried: bool,
+    is_tried: bool,
     damaged: bool,
 ) -> bool:
     """Whether to prove the run. If its record is damaged, a certificate in the folder counts all
@@ -108,6 +110,6 @@ def _wants_proof(
     if damaged and (stored.path / run_proof.FILE).exists():
         return True
     proof = record.found.proof
-    if tried and record.found.verdict == "refuted" and proof is not None and proof.verdict:
+    if is_tried and record.found.verdict == "refuted" and proof is not None and proof.verdict:
         return True  # it may be forged
     return options.prove and (options.again or may_be_proved(record, options.seconds))

@@ -246,7 +246,7 @@ def test_welch_agrees_with_scipy() -> None:
     assert ours.p_value == pytest.approx(theirs.pvalue)
     low, high = ours.interval(0.05)
     assert low < 0.05 < high
-    # The interval ends where the difference would just be told from none.
+    # The interval ends where the difference would just be distinguished from none.
     assert Difference(high - 0.05, ours.standard_error, ours.df).p_value == pytest.approx(0.05)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.chromium import CHROMIUM, Browser
+from tests.support.chromium import CHROMIUM, Browser, complaints
 from tests.support.synthetic_store import Plan, write_run, write_verification
 
 from ithbit.families import FAMILIES
@@ -61,11 +61,6 @@ def page(browser: Browser, path: Path) -> Browser:
     browser.js("localStorage.clear()")
     browser.open(path)
     return browser
-
-
-def complaints(page: Browser) -> list[object]:
-    kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
-    return [event for event in page.events if event.get("method") in kinds]
 
 
 def test_it_opens_without_a_complaint_or_a_request(page: Browser, path: Path) -> None:

@@ -73,11 +73,11 @@ def test_runs_that_end_when_first_perfect_are_told(tmp_path: Path) -> None:
     early = "runs that were set to stop when first perfect"
     assert f"epochs and seconds, not solved runs, leave out {early}" in cost.notes
     assert f"left out: {early}" in TABLES["length-by-n"](cells).notes
-    told = (
+    sentence = (
         "3 of the runs were set to stop when first perfect, which changes neither successes nor "
         "accuracy"
     )
-    assert told in TABLES["accuracy"](cells).notes
+    assert sentence in TABLES["accuracy"](cells).notes
 
 
 def test_the_numbers_of_runs_are_told_where_they_differ(tmp_path: Path) -> None:

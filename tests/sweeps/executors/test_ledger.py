@@ -1,7 +1,11 @@
 """The batches of a store."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -41,15 +45,15 @@ def test_closed_jobs_and_traces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [("{", "cannot be read"), ('{"schema": 99}', "has schema 99, this version reads 1")],
 )
-def test_a_damaged_batch_is_not_passed_over(tmp_path, text, told):
+def test_a_damaged_batch_is_not_passed_over(tmp_path, text, message):
     ledger = Ledger(tmp_path)
     with ledger.locked():
         batch = ledger.write([Share((RUN,))], "cpu")
     batch.path.write_text(text)
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=message):
         ledger.batches()
 
 
@@ -68,3 +72,59 @@ def test_the_lock_lives_as_long_as_a_child_that_inherited_it(tmp_path):
     child.communicate(b"\n")
     with ledger.locked() as lock:
         assert lock is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("evil-1", {}),
+        ("-", {}),
+        ("00001-ab", {"attempt": "x"}),
+        ("00001-ab", {"attempt": [1]}),
+        ("00001-ab", {"epochs": None}),
+        ("00001-ab", {"epochs": -1}),
+        ("00001-ab", {"epochs": True}),
+    ],
+)
+def test_a_batch_that_nobody_wrote_is_refused(tmp_path, name, change):
+    share = {"runs": [RUN.to_json()], "attempt": 1, "epochs": 0} | change
+    (tmp_path / ".jobs").mkdir()
+    file = tmp_path / ".jobs" / f"{name}.json"
+    file.write_text(json.dumps({"schema": 1, "device": "cpu", "tasks": [share]}))
+    with pytest.raises(StoreError, match="is no batch of this version; move it away"):
+        Ledger(tmp_path).batches()
+
+
+def test_a_trace_is_read_whatever_it_is(tmp_path):
+    ledger = Ledger(tmp_path)
+    with ledger.locked():
+        batch = ledger.write([Share((RUN,))], "cpu")
+    (share,), trace = batch.shares, batch.folder / "0.trace"
+    trace.write_bytes(b"started on \xff\nready\n")
+    assert share.trace() == ["started on \ufffd", "ready"]
+    with open(trace, "ab") as file:
+        file.truncate(1 << 40)  # no bytes on disk
+        file.write(b"\nready\n")
+    share.log.symlink_to(trace)
+    assert share.trace()[-1] == share.log_lines()[-1] == "ready"
+    trace.unlink()
+    os.mkfifo(trace)
+    assert share.trace() == []
+    shutil.rmtree(batch.folder)
+    with pytest.raises(StoreError, match="No such file"):
+        share.trace()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
+def test_a_lock_that_is_none_neither_blocks_nor_leads_elsewhere(tmp_path, kind):
+    lock = tmp_path / "store" / ".jobs" / "lock"
+    lock.parent.parent.mkdir()
+    (tmp_path / "outside").mkdir()
+    if kind == "folder":
+        lock.parent.symlink_to(tmp_path / "outside")
+    else:
+        lock.parent.mkdir()
+        os.mkfifo(lock) if kind == "fifo" else lock.symlink_to(tmp_path / "outside" / "lock")
+    with suppress(StoreError), Ledger(tmp_path / "store").locked():
+        assert kind == "fifo"
+    assert list((tmp_path / "outside").iterdir()) == []

@@ -23,18 +23,18 @@ def test_a_profile_and_what_overrides_it(tmp_path):
 def test_all_problems_at_once():
     with pytest.raises(SpecError) as refused:
         read_options(["p=gpu", "time=", "array=1-3", "job_name=x", "bad name=1"])
-    for told in (
+    for message in (
         "'p' is not the long name",
         "time needs a value",
         "array is not to be",
         "job-name is",
     ):
-        assert told in str(refused.value)
+        assert message in str(refused.value)
     assert "'bad name'" in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("partition = [1]", "partition must be a string, a number, true or false"),
         ("partition", "is not valid TOML"),
@@ -45,10 +45,10 @@ def test_all_problems_at_once():
         ("python = true", "python must be the command that starts Python"),
     ],
 )
-def test_bad_profiles(tmp_path, text, told):
+def test_bad_profiles(tmp_path, text, message):
     profile = tmp_path / "bad.toml"
     profile.write_text(text)
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=message):
         read_options([], profile)
 
 

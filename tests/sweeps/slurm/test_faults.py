@@ -57,7 +57,7 @@ def test_time_limit(cluster, sweep, expected):
     cluster.call("scontrol", "update", f"jobid={job_id}", f"endtime={soon}")
     said = sweep.end()
     expected.check(sweep.store)
-    assert "a job ended early, its runs go on" in said
+    assert "a job ended early, its runs continue" in said
     assert len(sweep.submitted()) == 2
 
 
@@ -65,7 +65,7 @@ def test_killed_run(sweep, expected):
     kill(sweep.start_and_freeze())
     said = sweep.end()
     expected.check(sweep.store)
-    assert "a job ended early, its runs go on" in said
+    assert "a job ended early, its runs continue" in said
     assert len(sweep.submitted()) == 2
 
 

@@ -23,11 +23,11 @@ def test_wrong_partition(cluster, sweep):
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [("no-such-option=1", "unrecognized option"), ("time=soon", "Invalid --time specification")],
 )
-def test_refused_option(cluster, sweep, option, told):
-    assert told in refused(cluster, sweep, "--slurm", option)
+def test_refused_option(cluster, sweep, option, message):
+    assert message in refused(cluster, sweep, "--slurm", option)
 
 
 def test_no_gpu_on_the_node(cluster, sweep):

@@ -2,9 +2,9 @@
 
 Whether compiled code pays is found by trying: a few steps with it and with the stacked models, on
 copies, timed. Timings vary, so this is decided once: the answer for a model and batch size is kept
-beside the compiled code, and every stack, worker and resumed run on this machine follows it. The
+with the compiled code, and every stack, worker and resumed run on this machine follows it. The
 size of the stack is left out on purpose, although the gain depends on it: otherwise a run's bits
-would depend on the runs beside it. Little is lost. Over the six families, 1 to 4 layers and widths
+would depend on the runs next to it. Little is lost. Over the six families, 1 to 4 layers and widths
 16 to 128, stacks of 1, 3 and as many as fit disagreed only for one linear layer at width 128, where
 both take the same time within a tenth.
 """
@@ -120,8 +120,8 @@ def make_stepper(
 def select_faster_stepper(runs: list[RunSpec], state: AdamState, device: Device) -> StepperName:
     """Compiled code or the stacked models for runs in this state, which is not changed."""
     note = _note(runs[0])
-    if kept := _kept(note):
-        return kept
+    if recorded := _read_note(note):
+        return recorded
     steppers = [
         make_stepper(name, runs, rows_of(runs, state.clone(), device.torch), device)
         for name in _TIMED
@@ -139,17 +139,17 @@ def select_faster_stepper(runs: list[RunSpec], state: AdamState, device: Device)
             with note.open("x") as file:
                 times = ", ".join(f"{name} {seconds:.3g}" for name, seconds in least.items())
                 file.write(f"{best} is faster; seconds per step: {times}\n")
-    return _kept(note) or best
+    return _read_note(note) or best
 
 
 def _note(run: RunSpec) -> Path | None:
     """Where the answer for such runs is kept."""
     what = repr((run.model, run.protocol.batch_size))
-    there = building.folder()
-    return there and there / f"trial-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+    folder = building.folder()
+    return folder and folder / f"trial-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
-def _kept(note: Path | None) -> StepperName | None:
+def _read_note(note: Path | None) -> StepperName | None:
     """What an earlier trial found, or None if there was none."""
     with suppress(OSError):
         words = note.read_text().split() if note else []
@@ -220,8 +220,8 @@ def compiling(runs: list[RunSpec], context: TrainingContext) -> Iterator[Callabl
             yield lambda run: True
         return
     device, models = context.device, defaultdict[tuple[int, str], dict[ModelSpec, None]](dict)
-    wanted = runs if context.kernels != "off" else []
-    for model, protocol in dict.fromkeys((run.model, run.protocol) for run in wanted):
+    kernel_runs = runs if context.kernels != "off" else []
+    for model, protocol in dict.fromkeys((run.model, run.protocol) for run in kernel_runs):
         if refusal(model, protocol, device) is None:
             models[protocol.batch_size, protocol.examples][model] = None
     with ExitStack() as stack:

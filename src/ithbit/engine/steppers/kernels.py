@@ -50,7 +50,7 @@ class KernelStepper:
         values = self.rows.state.values
         out = self.fused.logits(values, self.held_out_keys, count)
         # The kernels' maxima drop NaN: weights that may overflow get no answer. For most models one
-        # look at the largest weight tells; a bound of every number takes hundreds of launches.
+        # look at the largest weight is enough; a bound of every number takes hundreds of launches.
         if self.safe_size >= _FAR:
             safe = values.abs().amax(1) <= _FAR
         else:

@@ -46,8 +46,8 @@ class StackedStepper:
         # Compiled code works group by group anyway, and a user's layer gets the whole set.
         self.evaluation_batch = self.protocol.held_out_examples
         if self.name == "stacked":
-            wanted = self.evaluation_batch if device.is_cuda else self.protocol.batch_size
-            self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, wanted)
+            most = self.evaluation_batch if device.is_cuda else self.protocol.batch_size
+            self.evaluation_batch = batch_that_fits(self.model, self.model.n_bits, most)
 
     def losses(self, examples: Examples) -> Tensor:
         """The mean loss of each run."""
@@ -74,13 +74,13 @@ class StackedStepper:
     def _next(self, count: int) -> Examples:
         """The next examples, from those drawn ahead: drawing batch by batch costs a small model a
         tenth of a step."""
-        drawn = self._drawn
-        if drawn.index.shape[1] < count or not torch.equal(self.rows.first, self._first):
+        examples = self._drawn
+        if examples.index.shape[1] < count or not torch.equal(self.rows.first, self._first):
             size = len(self.rows.keys) * count * self.model.n_bits
-            drawn = self._draw(max(1, min(_BATCHES, _BITS // size)), count)
-        self._drawn = Examples(drawn.bits[:, count:], drawn.index[:, count:])
+            examples = self._draw(max(1, min(_BATCHES, _BITS // size)), count)
+        self._drawn = Examples(examples.bits[:, count:], examples.index[:, count:])
         self._first = self.rows.first + count
-        return Examples(drawn.bits[:, :count], drawn.index[:, :count])
+        return Examples(examples.bits[:, :count], examples.index[:, :count])
 
     def learn(self, examples: Examples) -> None:
         """Take one optimiser step on these examples, which are the next."""

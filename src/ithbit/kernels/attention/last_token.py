@@ -28,25 +28,25 @@ def _load_whole(
     token, d = tl.arange(0, PAD), tl.arange(0, K.D)
     at = (example[:, None, None] * TOKENS + token[None, :, None]) * K.D + d[None, None, :]
     live = example < count
-    there = live[:, None] & (token < TOKENS)[None, :]
+    valid = live[:, None] & (token < TOKENS)[None, :]
     one = example[:, None] * K.D + d[None, :]
     at, one = at + seed * CAPACITY * TOKENS * K.D, one + seed * CAPACITY * K.D
     q = tl.load(queries + one, mask=live[:, None], other=0.0)
-    k = tl.load(keys + at, mask=there[:, :, None], other=0.0)
-    v = tl.load(values + at, mask=there[:, :, None], other=0.0)
-    return q, k, v, one, live[:, None], at, there
+    k = tl.load(keys + at, mask=valid[:, :, None], other=0.0)
+    v = tl.load(values + at, mask=valid[:, :, None], other=0.0)
+    return q, k, v, one, live[:, None], at, valid
 
 
 @triton.jit
-def _read_weights(q, k, there, K: tl.constexpr):
+def _read_weights(q, k, valid, K: tl.constexpr):
     """Weights of one head (sequence token) and 1 / their sum (sequence)."""
     score = tl.sum(q[:, None, :] * k, 2)
     if K.SOFTMAX:
-        score = tl.where(there, score * K.SCALE, -1e30)
-        a = tl.where(there, tl.exp(score - tl.max(score, 1)[:, None]), 0.0)
+        score = tl.where(valid, score * K.SCALE, -1e30)
+        a = tl.where(valid, tl.exp(score - tl.max(score, 1)[:, None]), 0.0)
         total = tl.maximum(tl.sum(a, 1), 1.0)
     else:
-        a = tl.where(there, score, 0.0)
+        a = tl.where(valid, score, 0.0)
         total = tl.sum(a, 1) + _DENOMINATOR_EPS
     return a, 1.0 / total
 
@@ -57,14 +57,14 @@ def read(
     TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Mixed values at the last token; queries and `out` are (seed, example, D)."""
-    q, k, v, one, live, _, there = _load_whole(
+    q, k, v, one, live, _, valid = _load_whole(
         queries, keys, values, count, CAPACITY, TOKENS, PAD, GROUP, K
     )
     H: tl.constexpr = K.H
     head = tl.arange(0, K.D)[None, :] // (K.D // K.H)
     mixed = tl.zeros_like(q)
     for h in tl.static_range(H):
-        a, inverse = _read_weights(tl.where(head == h, q, 0.0), k, there, K)
+        a, inverse = _read_weights(tl.where(head == h, q, 0.0), k, valid, K)
         mixed = tl.where(head == h, tl.sum(a[:, :, None] * v, 1) * inverse[:, None], mixed)
     tl.store(out + one, mixed, mask=live)
 
@@ -75,7 +75,7 @@ def read_back(
     TOKENS: tl.constexpr, PAD: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Gradients of `read`'s queries, keys and values."""
-    q, k, v, one, live, at, there = _load_whole(
+    q, k, v, one, live, at, valid = _load_whole(
         queries, keys, values, count, CAPACITY, TOKENS, PAD, GROUP, K
     )
     H: tl.constexpr = K.H
@@ -85,16 +85,16 @@ def read_back(
     dq, dk, dv = tl.zeros_like(q), tl.zeros_like(k), tl.zeros_like(v)
     for h in tl.static_range(H):
         qh = tl.where(head == h, q, 0.0)
-        a, inverse = _read_weights(qh, k, there, K)
+        a, inverse = _read_weights(qh, k, valid, K)
         g = tl.where(head == h, grad * inverse[:, None], 0.0)
         dv += a[:, :, None] * g[:, None, :]
         da = tl.sum(g[:, None, :] * v, 2) - tl.sum(g * mixed, 1)[:, None]
-        da = a * da * K.SCALE if K.SOFTMAX else tl.where(there, da, 0.0)
+        da = a * da * K.SCALE if K.SOFTMAX else tl.where(valid, da, 0.0)
         dq = tl.where(head == h, tl.sum(da[:, :, None] * k, 1), dq)
         dk += da[:, :, None] * qh[:, None, :]
     tl.store(d_queries + one, dq, mask=live)
-    tl.store(d_keys + at, dk, mask=there[:, :, None])
-    tl.store(d_values + at, dv, mask=there[:, :, None])
+    tl.store(d_keys + at, dk, mask=valid[:, :, None])
+    tl.store(d_values + at, dv, mask=valid[:, :, None])
 
 
 @triton.jit
@@ -109,14 +109,14 @@ def _part(q, keys, start, TOKENS: tl.constexpr, PAD: tl.constexpr, K: tl.constex
     """PAD tokens from `start` on: where they lie (token D), which exist (token), their keys (token
     D), and the scores of each head's query (H D) with these: H token."""
     token = start + tl.arange(0, PAD)
-    at, there = token[:, None] * K.D + tl.arange(0, K.D)[None, :], token < TOKENS
-    k = tl.load(keys + at, mask=there[:, None], other=0.0)
+    at, valid = token[:, None] * K.D + tl.arange(0, K.D)[None, :], token < TOKENS
+    k = tl.load(keys + at, mask=valid[:, None], other=0.0)
     score = tl.sum(q[:, None, :] * k[None, :, :], 2)
     if K.SOFTMAX:
-        score = tl.where(there[None, :], score * K.SCALE, -1e30)
+        score = tl.where(valid[None, :], score * K.SCALE, -1e30)
     else:
-        score = tl.where(there[None, :], score, 0.0)
-    return at, there, k, score
+        score = tl.where(valid[None, :], score, 0.0)
+    return at, valid, k, score
 
 
 @triton.jit
@@ -146,8 +146,8 @@ def read_long(
         top, total = tl.full([K.H], -1e30, tl.float32), tl.full([K.H], 0.0, tl.float32)
         mixed = tl.full([K.H, K.D], 0.0, tl.float32)
         for start in range(0, TOKENS, PAD):
-            at, there, _, score = _part(q, keys, start, TOKENS, PAD, K)
-            v = tl.load(values + at, mask=there[:, None], other=0.0)
+            at, valid, _, score = _part(q, keys, start, TOKENS, PAD, K)
+            v = tl.load(values + at, mask=valid[:, None], other=0.0)
             a, top, total, shrink = _taken(score, top, total, K)
             mixed = mixed * shrink[:, None] + tl.sum(a[:, :, None] * v[None, :, :], 1)
         if not K.SOFTMAX:
@@ -178,17 +178,17 @@ def read_long_back(
         own = tl.sum(g * tl.load(out + one)[None, :], 1)[:, None]
         dq = tl.full([K.H, K.D], 0.0, tl.float32)
         for start in range(0, TOKENS, PAD):
-            at, there, k, a = _part(q, keys, start, TOKENS, PAD, K)
-            v = tl.load(values + at, mask=there[:, None], other=0.0)
+            at, valid, k, a = _part(q, keys, start, TOKENS, PAD, K)
+            v = tl.load(values + at, mask=valid[:, None], other=0.0)
             da = tl.sum(g[:, None, :] * v[None, :, :], 2) - own
             if K.SOFTMAX:
                 a = tl.exp(a - top[:, None])
                 da = a * da * K.SCALE
             else:
-                da = tl.where(there[None, :], da, 0.0)
+                da = tl.where(valid[None, :], da, 0.0)
             dq += tl.sum(da[:, :, None] * k[None, :, :], 1)
             dk = tl.sum(da[:, :, None] * q[:, None, :], 0)
             dv = tl.sum(a[:, :, None] * g[:, None, :], 0)
-            tl.store(d_keys + first + at, dk, mask=there[:, None])
-            tl.store(d_values + first + at, dv, mask=there[:, None])
+            tl.store(d_keys + first + at, dk, mask=valid[:, None])
+            tl.store(d_values + first + at, dv, mask=valid[:, None])
         tl.store(d_queries + one, tl.sum(_heads(dq, K), 0))

@@ -176,8 +176,8 @@ def mix(
                     k = _load_head(keys + shift + tl.minimum(s, TOKENS - 1) * D, HEAD)
                     of_key, so_far = (), ()
                     for p in tl.static_range(lap, PARTS):
-                        seen = s <= t + p * SLOTS if CAUSAL else s < TOKENS
-                        of_key = of_key + (tl.where(seen, _times(q[p], k, HEAD), _NEVER),)
+                        visible = s <= t + p * SLOTS if CAUSAL else s < TOKENS
+                        of_key = of_key + (tl.where(visible, _times(q[p], k, HEAD), _NEVER),)
                         so_far = so_far + (tl.maximum(new_tops[p], of_key[p - lap]),)
                     scores, new_tops = scores + (of_key,), new_tops[:lap] + so_far
                 rest, totals = (), ()
@@ -265,8 +265,8 @@ def keys_back(
             for s in range(lap * LAP, min(lap * LAP + LAP, TOKENS)):
                 at = shift + s * D
                 q, g = _load_head(queries + at, HEAD), _load_head(d_out + at, HEAD)
-                kept = sums + ((start + s) * H + h) * 2
-                log, own = tl.load(kept), tl.load(kept + 1)
+                pointer = sums + ((start + s) * H + h) * 2
+                log, own = tl.load(pointer), tl.load(pointer + 1)
                 more_k, more_v = (), ()
                 for p in tl.static_range(PARTS if LAP == TOKENS else lap + 1):
                     a = tl.exp2(_times(k[p], q, HEAD) - log)

@@ -229,26 +229,26 @@ def project_back(
         w = held(parameters + block, i)
         example, position, live, at = _flat(program * TILES + i, count, TOKENS, ROWS, K)
         at += shift
-        there = live[:, None]
+        mask = live[:, None]
         one = seed * CAPACITY * K.D + example[:, None] * K.D + tl.arange(0, K.D)[None, :]
         is_last = (live & (position == TOKENS - 1))[:, None]
         # All of a tile's loads at once: one by one, each would wait for memory.
-        rows = tl.load(x + at, mask=there, other=0.0)
+        rows = tl.load(x + at, mask=mask, other=0.0)
         if LAST:
             grad = tl.load(last_dx + one, mask=is_last, other=0.0)
             dq = tl.load(d_queries + one, mask=is_last, other=0.0)
         else:
-            grad = tl.load(dx + at, mask=there, other=0.0)
-            dq = tl.load(d_queries + at, mask=there, other=0.0)
-        dk = tl.load(d_keys + at, mask=there, other=0.0)
-        dv = tl.load(d_values + at, mask=there, other=0.0)
+            grad = tl.load(dx + at, mask=mask, other=0.0)
+            dq = tl.load(d_queries + at, mask=mask, other=0.0)
+        dk = tl.load(d_keys + at, mask=mask, other=0.0)
+        dv = tl.load(d_values + at, mask=mask, other=0.0)
         q, k = dq, dk
         if not K.SOFTMAX:  # the slope of the feature map needs q and k
-            k = tl.load(keys + at, mask=there, other=0.0)
+            k = tl.load(keys + at, mask=mask, other=0.0)
             if LAST:
                 q = tl.load(queries + one, mask=is_last, other=0.0)
             else:
-                q = tl.load(queries + at, mask=there, other=0.0)
+                q = tl.load(queries + at, mask=mask, other=0.0)
         normal, dq, dk, dv, d_normal, by, gain = projections_back(
             rows, dq, dk, dv, q, k, w, waves, position, TOKENS, K
         )
@@ -260,7 +260,7 @@ def project_back(
         sum_v += dv
         sum_gain += gain
         sum_offset += d_normal
-        tl.store(dx + at, grad + by, mask=there)
+        tl.store(dx + at, grad + by, mask=mask)
     weight = p + param_at("qkv.weight", K)
     store_matrix(weight, w_q, K.D, K.D)
     store_matrix(weight + K.D * K.D, w_k, K.D, K.D)

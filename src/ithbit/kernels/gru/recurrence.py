@@ -97,7 +97,7 @@ def run_layer(
     parameters = values + seed * PARAMETERS
     maps = _load_maps(parameters, layer, positions, D, FIRST)
     at = states + start * (TOKENS + 1) * D + d
-    kept = saved + start * TOKENS * 4 * D + d
+    pointer = saved + start * TOKENS * 4 * D + d
     if FIRST:
         key, example = stream_of(keys, first, seed)
         example += row
@@ -118,11 +118,11 @@ def run_layer(
         r, z, n, c = _gates(x, h, maps)
         h = n + z * (h - n)
         if SAVE:
-            tl.store(kept, r)
-            tl.store(kept + D, z)
-            tl.store(kept + 2 * D, n)
-            tl.store(kept + 3 * D, c)
-            kept += 4 * D
+            tl.store(pointer, r)
+            tl.store(pointer + D, z)
+            tl.store(pointer + 2 * D, n)
+            tl.store(pointer + 3 * D, c)
+            pointer += 4 * D
         if SAVE or not READ:
             at += D
             tl.store(at, h)
@@ -167,7 +167,7 @@ def run_layer_back(
     query, low, high = draw(key, example, N, WORDS, CUTS)
     # At token t: the state before it, what was saved there, the gradient of the state after it.
     at = states + start * (TOKENS + 1) * D + d
-    kept = saved + start * TOKENS * KEPT + d
+    pointer = saved + start * TOKENS * KEPT + d
     source = above + start * TOKENS * KEPT + KEPT - D + d
     entered = below + start * (TOKENS + 1) * D + D + d
     if LAST:
@@ -191,7 +191,7 @@ def run_layer_back(
         i_r = tl.zeros([INPUTS, SEQUENCES, D], tl.float32)  # of the map from the input to the gates
         i_z, i_n = i_r, i_r
     if not AGAIN:
-        last = kept + (TOKENS - 1) * KEPT
+        last = pointer + (TOKENS - 1) * KEPT
         next_r, next_z = tl.load(last), tl.load(last + D)
         next_n, next_c = tl.load(last + 2 * D), tl.load(last + 3 * D)
     elif not FIRST:
@@ -219,9 +219,9 @@ def run_layer_back(
         # Token t - 1 is loaded while t is computed.
         before = tl.maximum(t - 1, 0)
         if not AGAIN:
-            next_r, next_z = tl.load(kept + before * KEPT), tl.load(kept + before * KEPT + D)
-            next_n = tl.load(kept + before * KEPT + 2 * D)
-            next_c = tl.load(kept + before * KEPT + 3 * D)
+            next_r, next_z = tl.load(pointer + before * KEPT), tl.load(pointer + before * KEPT + D)
+            next_n = tl.load(pointer + before * KEPT + 2 * D)
+            next_c = tl.load(pointer + before * KEPT + 3 * D)
         elif not FIRST:
             next_x = tl.load(entered + before * D)
         next_h = tl.load(at + before * D)
@@ -244,12 +244,12 @@ def run_layer_back(
             i_z += _outer(x, d_z)
             i_n += _outer(x, d_n)
             if not FIRST:
-                tl.store(kept + t * KEPT, _times(d_r, v_r) + _times(d_z, v_z) + _times(d_n, v_n))
+                tl.store(pointer + t * KEPT, _times(d_r, v_r) + _times(d_z, v_z) + _times(d_n, v_n))
         else:
-            tl.store(kept + t * KEPT, d_r)
-            tl.store(kept + t * KEPT + D, d_z)
-            tl.store(kept + t * KEPT + 2 * D, d_n)
-            tl.store(kept + t * KEPT + 3 * D, d_c)
+            tl.store(pointer + t * KEPT, d_r)
+            tl.store(pointer + t * KEPT + D, d_z)
+            tl.store(pointer + t * KEPT + 2 * D, d_n)
+            tl.store(pointer + t * KEPT + 3 * D, d_c)
     bias = share + 6 * D * D
     bias_r, bias_z = tl.sum(b_r, 0), tl.sum(b_z, 0)
     store_vector(bias, bias_r, D)

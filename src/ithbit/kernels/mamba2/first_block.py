@@ -103,8 +103,8 @@ def _tally_aside(
         wanted = place[2][:, None] & (s < 3 * K.HEADS)[None, :]
         steps = tl.load(d_steps + row, mask=wanted, other=0.0)
         # The top block was computed only at the last token.
-        known = place[2] & (token == K.TOKENS - 1) if TOP else place[2]
-        rows = load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
+        has_grad = place[2] & (token == K.TOKENS - 1) if TOP else place[2]
+        rows = load_rows(grads, (place[0], place[1], has_grad), K.D, K.D, K)
         bit = _load_bits(bits, place, 0, K)
         d_step = added(d_step, steps.to(tl.float64), bit)
         grad = added(grad, rows, bit)
@@ -157,9 +157,9 @@ def _columns_back(gained, weight, later, block, share, again, K: tl.constexpr):
     d_raw, d_weight = later[0] * 0.0, weight * 0.0
     d_taps = ()
     for ahead in tl.static_range(TAPS):
-        given = dot(tl.trans(later[ahead]), gained)
-        d_taps += (tl.sum(given * weight, 1),)  # type: ignore[assignment]
-        d_weight += given * _load_taps(conv, ahead, down, K)
+        d_product = dot(tl.trans(later[ahead]), gained)
+        d_taps += (tl.sum(d_product * weight, 1),)  # type: ignore[assignment]
+        d_weight += d_product * _load_taps(conv, ahead, down, K)
         d_raw += later[ahead] * _load_taps(conv, ahead, c[None, :], K)
     d_gained = dot(d_raw, weight)
     to_weight = share + K.IN + down * K.D + tl.arange(0, K.D)[None, :]
@@ -208,8 +208,8 @@ def tokens_back(
                 tl.load(d_raw + ahead * LAG + at, mask=wanted, other=0.0),
             )
         steps = load_steps(d_step, place, K)
-        known = valid & (token == K.TOKENS - 1) if TOP else valid
-        grad = load_rows(d_out, (row, token, known), K.D, K.D, K)
+        has_grad = valid & (token == K.TOKENS - 1) if TOP else valid
+        grad = load_rows(d_out, (row, token, has_grad), K.D, K.D, K)
         weight, gain = load_in(block, K), load_vector(block, K.D)
         features = features_of(key, start, place, K.N, K.LHI, K.WORDS)
         ENCODING: tl.constexpr = K.ENCODING

@@ -102,9 +102,9 @@ def _load_head(steps, block, bits, last, h, K: tl.constexpr):
     dt, slope = _load_dt(steps, h, bits, K)
     last_dt, last_slope = _load_dt(steps, h, last, K)
     terms = tl.reshape(dt.to(tl.float64) * a, [K.GROUP, K.SPAN])
-    total, whole = tl.cumsum(terms, 1), tl.sum(terms, 1) + last_dt.to(tl.float64) * a
-    to_last = tl.reshape(_exp_of(whole[:, None] - total), [K.GROUP * K.SPAN])
-    return columns, a, dt, slope, last_dt, last_slope, whole, to_last
+    total, full_sum = tl.cumsum(terms, 1), tl.sum(terms, 1) + last_dt.to(tl.float64) * a
+    to_last = tl.reshape(_exp_of(full_sum[:, None] - total), [K.GROUP * K.SPAN])
+    return columns, a, dt, slope, last_dt, last_slope, full_sum, to_last
 
 
 @triton.jit
@@ -126,12 +126,14 @@ def _mix_last(steps, block, bits, last, query, x, b, last_in, query_in, K: tl.co
     weight = tl.full([K.GROUP * K.SPAN, K.D], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns, _, dt, _, last_dt, _, whole, to_last = _load_head(steps, block, bits, last, h, K)
+        columns, _, dt, _, last_dt, _, full_sum, to_last = _load_head(
+            steps, block, bits, last, h, K
+        )
         weight += (score * to_last * dt)[:, None] * columns
         y += (own * last_dt)[:, None] * columns * last_x
         if K.LHI:
             query_dt, _ = _load_dt(steps, h, query, K)
-            y += (query_score * _exp_of(whole) * query_dt)[:, None] * columns * query_x
+            y += (query_score * _exp_of(full_sum) * query_dt)[:, None] * columns * query_x
     return y + _sum_rows(weight * x, K.D, K)
 
 
@@ -177,7 +179,7 @@ def _mix_back(
         query_score, d_query_score = tl.sum(last_c * query_b, 1), tl.full([K.GROUP], 0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
-        columns, a, dt, slope, last_dt, last_slope, whole, to_last = _load_head(
+        columns, a, dt, slope, last_dt, last_slope, full_sum, to_last = _load_head(
             steps, block, bits, last, h, K
         )
         # The last token and the bits it sees.
@@ -186,17 +188,17 @@ def _mix_back(
         d_score += to_last * dt * along
         d_dt = score * to_last * along
         # dt A decays what earlier tokens contributed: its gradient is the sum of theirs.
-        given = tl.reshape(d_dt.to(tl.float64) * dt, [K.GROUP, K.SPAN])
-        d_term = tl.cumsum(given, 1) - given
-        d_whole = tl.sum(given, 1)
+        weighted = tl.reshape(d_dt.to(tl.float64) * dt, [K.GROUP, K.SPAN])
+        d_term = tl.cumsum(weighted, 1) - weighted
+        d_whole = tl.sum(weighted, 1)
         along = tl.sum(last_dy * last_x * columns, 1)
         last_dx += (own * last_dt)[:, None] * columns * last_dy
         d_own += last_dt * along
         d_last_dt = own * along
         if K.LHI:
             query_dt, query_slope = _load_dt(steps, h, query, K)
-            from_query = _exp_of(whole) * tl.sum(last_dy * query_x * columns, 1)
-            query_dx += (query_score * _exp_of(whole) * query_dt)[:, None] * columns * last_dy
+            from_query = _exp_of(full_sum) * tl.sum(last_dy * query_x * columns, 1)
+            query_dx += (query_score * _exp_of(full_sum) * query_dt)[:, None] * columns * last_dy
             d_query_score += query_dt * from_query
             d_query_dt = query_score * from_query
             d_term += (d_query_dt.to(tl.float64) * query_dt)[:, None]

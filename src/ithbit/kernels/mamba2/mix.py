@@ -66,14 +66,14 @@ def _load_earlier(raw, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.cons
 
 @triton.jit
 def _convolved(
-    here, earlier, taps, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
+    current, earlier, taps, inputs, token, FROM: tl.constexpr, SIZE: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
     """The causal convolution of SIZE columns from FROM on at a sequence's tokens (token 1), after
     the silu; also stored in `inputs`, with the slope of the silu."""
     out = taps[0]
     for tap in tl.static_range(TAPS - 1):
         out += earlier[tap] * taps[1 + tap]
-    out += here * taps[TAPS]
+    out += current * taps[TAPS]
     gate = sigmoid(out)
     after = tl.where(token < K.TOKENS, out * gate, 0.0)
     to = inputs + token * (2 * K.CONV_DIM) + FROM + tl.arange(0, SIZE)[None, :]
@@ -206,15 +206,15 @@ def _load_chunk(steps, sums, chunk, K: tl.constexpr):
     end = chunk * CHUNK + tl.full([1, 1], CHUNK - 1, tl.int32)
     head = head_columns(K)
     dt = tl.full([CHUNK, K.D], 0.0, tl.float32)
-    since, until, whole = dt, dt, tl.full([1, K.D], 0.0, tl.float32)
+    since, until, chunk_decay = dt, dt, tl.full([1, K.D], 0.0, tl.float32)
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         high = sums + 2 * h * (K.CHUNKS * CHUNK)
         dt = tl.where(head == h, _load_step(steps, token, h, K), dt)
         since = tl.where(head == h, _decay_to(high, token, K), since)
         until = tl.where(head == h, _decay(sums, h, end, token, K), until)
-        whole = tl.where(head == h, _decay_to(high, end, K), whole)
-    return dt, since, until, whole
+        chunk_decay = tl.where(head == h, _decay_to(high, end, K), chunk_decay)
+    return dt, since, until, chunk_decay
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -252,7 +252,7 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
             xs = _load_earlier(raw, token, 0, K.D, K)
             bs = _load_earlier(raw, token, K.D, K.STATE, K)
             cs = _load_earlier(raw, token, C, K.STATE, K)
-            dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
+            dt, since, until, chunk_decay = _load_chunk(steps, sums, chunk, K)
             x = _convolved(x, xs, x_taps, inputs, token, 0, K.D, K)
             b = tl.trans(_convolved(b, bs, b_taps, inputs, token, K.D, K.STATE, K))
             c = _convolved(c, cs, c_taps, inputs, token, C, K.STATE, K)
@@ -264,7 +264,7 @@ def mix(values, count, raw, steps, inputs, sums, states, mixed, PARAMETERS, AT, 
                 weights = scores * _decay_within(sums, h, chunk, False, K)
                 y += dot(weights, tl.where(head == h, u, 0.0))
             tl.store(mixed + at, y, mask=live)
-            state = state * whole + dot(b, u * until)
+            state = state * chunk_decay + dot(b, u * until)
         ALONE: tl.constexpr = K.ALONE
         for i in tl.static_range(ALONE):
             tl.store(at_state + (K.CHUNKS + i) * (K.STATE * K.D), state)
@@ -309,7 +309,7 @@ def mix_back(
             c = _load(inputs, token, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             c_down = _load_down(inputs, chunk, K.D + K.STATE, K.STATE, 2 * K.CONV_DIM, K)
             dy = _load(d_mixed, token, 0, K.D, K.D, K)
-            dt, since, until, whole = _load_chunk(steps, sums, chunk, K)
+            dt, since, until, chunk_decay = _load_chunk(steps, sums, chunk, K)
             # Before any store: no load is moved ahead of one.
             by_step = _load_steps(steps, token, K)
             u, since = x * dt, since * dy
@@ -318,10 +318,10 @@ def mix_back(
             du = dot(b, adjoint) * until
             passed = dot_exact(from_here, since * dot(c, state))
             passed += dot_exact(earlier, u * du)
-            passed += tl.sum(state * adjoint, 0)[None, :] * whole
+            passed += tl.sum(state * adjoint, 0)[None, :] * chunk_decay
             dc = dot(since, tl.trans(state))
             db = dot(u * until, tl.trans(adjoint))
-            adjoint = adjoint * whole + dot(c_down, since)
+            adjoint = adjoint * chunk_decay + dot(c_down, since)
             scores = dot(b, c_down)
             dy_down = _load_down(d_mixed, chunk, 0, K.D, K.D, K)
             dy_along = _load_along(d_mixed, chunk, 0, K.D, K.D, K)

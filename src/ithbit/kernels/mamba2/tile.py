@@ -158,9 +158,9 @@ def softplus(x):
     """Like `tile.softplus`, but with the rounding errors of its exponential and quotient added
     back: a dt is summed over a whole sequence before it decays a state."""
     small = exp(-tl.abs(x))
-    whole = 1.0 + small
-    inverse = _inverse(whole)
-    log = tl.log(whole) + (small - (whole - 1.0)) * inverse
+    one_plus = 1.0 + small
+    inverse = _inverse(one_plus)
+    log = tl.log(one_plus) + (small - (one_plus - 1.0)) * inverse
     return tl.maximum(x, 0.0) + log, tl.where(x >= 0, 1.0, small) * inverse
 
 

@@ -141,14 +141,14 @@ def _convolution_back(
     for tap in tl.static_range(TAPS - 1):
         ahead = _ahead(place, TAPS - 1 - tap, LAST, K)
         later += (load_rows(slopes + FROM, ahead, SIZE, K.WIDTH, K),)  # type: ignore[assignment]
-        given = so_far(conv_share + tap * K.CONV_DIM + c, again)
-        before += (given,)  # type: ignore[assignment]
+        share_sum = so_far(conv_share + tap * K.CONV_DIM + c, again)
+        before += (share_sum,)  # type: ignore[assignment]
     tl.store(to_bias, before[0] + tl.sum(d_raw, 0))
     tl.store(conv_share + END + c, before[1] + tl.sum(d_raw * value, 0))
     d_raw *= load_vector(conv + END, SIZE)
     for tap in tl.static_range(TAPS - 1):
-        given = tl.sum(later[tap] * value, 0)
-        tl.store(conv_share + tap * K.CONV_DIM + c, before[2 + tap] + given)
+        share_sum = tl.sum(later[tap] * value, 0)
+        tl.store(conv_share + tap * K.CONV_DIM + c, before[2 + tap] + share_sum)
         d_raw += later[tap] * load_vector(conv + tap * K.CONV_DIM, SIZE)
     return d_raw
 
@@ -184,7 +184,7 @@ def input_back(
 ):
     """Gradient of a block's input from that of its `gained` rows, to which dt's is added; also
     stores the shares of dt's projection, of dt_bias, a_log and skip, and of the norm."""
-    by_head, given = steps
+    by_head, by_token = steps
     HEADS: tl.constexpr = K.HEADS
     for h in tl.static_range(HEADS):
         at = K.IN + (K.WIDTH + h) * K.D
@@ -192,7 +192,7 @@ def input_back(
         d_gained += d_dt * load_vector(block + at, K.D)
         put_vector(share + at, tl.sum(d_dt * gained, 0), again, K.D)
     c = tl.arange(0, K.STEPS)
-    total = tl.sum(given.to(tl.float64), 0)  # in double: only a few sums, but their terms cancel
+    total = tl.sum(by_token.to(tl.float64), 0)  # in double: only a few sums, but their terms cancel
     put_where(c < 3 * K.HEADS, share + K.DT_BIAS + c, total.to(tl.float32), again)
     put_vector(share, tl.sum(d_gained * normal, 0), again, K.D)
     return rms_back(d_gained * gain, normal, inverse, K.D)
@@ -262,13 +262,13 @@ def project_back(
             x, slopes, d_steps, raw, block, share + AT, place, turn, whole, TOP, K
         )  # fmt: skip
         # The top block was computed only at the last token.
-        known = place[2]
+        has_grad = place[2]
         if TOP:
-            known = known & (place[1] == K.TOKENS - 1)
+            has_grad = has_grad & (place[1] == K.TOKENS - 1)
         # All remaining loads before any store: no load is moved ahead of a store.
         y = load_rows(of_seed(mixed, K.D, K), place, K.D, K.D, K)
         gate = load_rows(of_seed(raw_before, K.WIDTH, K), place, K.D, K.WIDTH, K)
-        grad += load_rows(grads, (place[0], place[1], known), K.D, K.D, K)
+        grad += load_rows(grads, (place[0], place[1], has_grad), K.D, K.D, K)
         store_rows(grads, place, grad, K.D, K.D, K)
         normal, inverse = rms(y * gate * sigmoid(gate), K.D)
         gain = load_vector(under + K.GATE_NORM, K.D)

@@ -90,15 +90,20 @@ class Joint:
 
     def sentence(self) -> str:
         """The result with its power."""
-        found = self.comparison
+        comparison = self.comparison
         way = "fewer" if self.p_fewer < self.p_more else "more"
-        verdict = f"{way} than expected" if found.verdict == DIFFERS else "no evidence"
+        verdict = f"{way} than expected" if comparison.verdict == DIFFERS else "no evidence"
         # A small p that is no evidence after all would look like a contradiction by itself.
-        small = found.p_value is not None and found.p_value < 0.05 and found.adjusted is not None
-        corrected = f", {found.adjusted:.2g} corrected" if small else ""
+        small = (
+            comparison.p_value is not None
+            and comparison.p_value < 0.05
+            and comparison.adjusted is not None
+        )
+        corrected = f", {comparison.adjusted:.2g} corrected" if small else ""
         return (
-            f"{found.cell}: {found.ours} solved, {self.expected:.1f} expected, "
-            f"p = {found.p_value:.2g}{corrected}: {verdict}; would differ: {found.detects}"
+            f"{comparison.cell}: {comparison.ours} solved, {self.expected:.1f} expected, "
+            f"p = {comparison.p_value:.2g}{corrected}: {verdict}; "
+            f"would differ: {comparison.detects}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -132,7 +137,7 @@ class Kind:
         judged = [c for c in self.comparisons if c.verdict in (AGREES, DIFFERS)]
         able = sorted({(c.published, c.detects) for c in judged if c.detects != NO_COUNT})
         shown = able if len(able) <= _MOST_POWER else able[:: len(able) // _MOST_POWER + 1]
-        text = "; ".join(f"beside {published} only {ours}" for published, ours in shown)
+        text = "; ".join(f"{ours} against {published}" for published, ours in shown)
         none = sum(c.detects == NO_COUNT for c in judged)
         if not judged:
             return ""
@@ -140,7 +145,7 @@ class Kind:
             return f"{self.name}, one cell by itself: no count of ours would differ."
         rest = f"; in {none} of {len(judged)} cells no count at all" if none else ""
         among = "" if shown == able else ", for example"
-        return f"{self.name}, one cell by itself: would differ{among} {text}{rest}."
+        return f"{self.name}, one cell by itself: would differ{among}: {text}{rest}."
 
     @property
     def smallest(self) -> float | None:
@@ -213,13 +218,13 @@ class Agreement(Printable):
             yield "\nAll cells" if self.all else "\nFurthest from agreement"
         for line in legend(c.standing for c in listed if c.standing):
             yield Paragraph(line, "  ", "  ")
-        for found in listed:
-            yield Paragraph(_line(found), "  ", "    ")
+        for comparison in listed:
+            yield Paragraph(_line(comparison), "  ", "    ")
             if not self.all:
-                for folder in found.runs[:_MOST]:
+                for folder in comparison.runs[:_MOST]:
                     yield f"    {folder}"
-                if len(found.runs) > _MOST:
-                    yield f"    and {len(found.runs) - _MOST} more runs"
+                if len(comparison.runs) > _MOST:
+                    yield f"    and {len(comparison.runs) - _MOST} more runs"
 
     @property
     def comparisons(self) -> list[Comparison]:
@@ -315,13 +320,13 @@ def _kinds(kinds: Sequence[Kind]) -> Table:
     return shape
 
 
-def _line(found: Comparison) -> str:
-    p_value = "" if found.p_value is None else f"; p = {found.p_value:.2g}"
-    interval = f"; interval {found.interval_text}" if found.interval else ""
-    power = f"; would differ: {found.detects}" if found.detects else ""
-    marks = found.standing.marks() if found.standing else ""
-    ours = f"{found.ours} {marks}".strip()
+def _line(comparison: Comparison) -> str:
+    p_value = "" if comparison.p_value is None else f"; p = {comparison.p_value:.2g}"
+    interval = f"; interval {comparison.interval_text}" if comparison.interval else ""
+    power = f"; would differ: {comparison.detects}" if comparison.detects else ""
+    marks = comparison.standing.marks() if comparison.standing else ""
+    ours = f"{comparison.ours} {marks}".strip()
     return (
-        f"{found.verdict:11} {found.kind}: {found.cell}: ours {ours}, "
-        f"published {found.published}{p_value}{interval}{power}"
+        f"{comparison.verdict:11} {comparison.kind}: {comparison.cell}: ours {ours}, "
+        f"published {comparison.published}{p_value}{interval}{power}"
     )

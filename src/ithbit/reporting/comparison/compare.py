@@ -115,7 +115,7 @@ def _joint(name: str, which: str, successes: list[Comparison], theirs: list[Coun
     if not counts:
         return Comparison(name, f"{kind or 'all '}cells", NOTHING, _total(theirs), MISSING), None
     directed = directed_exact(counts) if name == ONE_WAY else None
-    found = Comparison(
+    comparison = Comparison(
         name,
         f"{'all ' if which == 'all' else ''}{pluralize(len(counts), f'{kind}cell')} with runs",
         _total([ours for ours, _ in counts]),
@@ -125,7 +125,7 @@ def _joint(name: str, which: str, successes: list[Comparison], theirs: list[Coun
         p_value=directed.p_value if directed else omnibus_exact(counts),
         detects="cells far off",
     )
-    return found, directed
+    return comparison, directed
 
 
 def _total(counts: list[Count]) -> str:
@@ -155,17 +155,15 @@ def _mean(
     fewer: bool,
     ready: bool = True,
 ) -> Measured:
-    found, difference = summary(runs, column), None
-    if found is not None and found.sd is not None and ready:
+    ours, difference = summary(runs, column), None
+    if ours is not None and ours.sd is not None and ready:
         # The published sd may be half a unit larger than printed; its mean, half a unit off.
         sd = (theirs.sd or 0.0) + theirs.half_unit
-        difference = welch(found.mean, found.sd, found.runs, theirs.mean, sd, theirs.runs)
+        difference = welch(ours.mean, ours.sd, ours.runs, theirs.mean, sd, theirs.runs)
         difference = replace(difference, slack=theirs.half_unit)
-    ours, printed = spread_text(found, theirs.decimals + 1), spread_text(theirs, theirs.decimals)
-    texts = ours or NOTHING, printed or NOTHING
-    return _judged_by_interval(
-        kind, cell, texts, runs if found else runs.clear(), fewer, difference
-    )
+    our_text, printed = spread_text(ours, theirs.decimals + 1), spread_text(theirs, theirs.decimals)
+    texts = our_text or NOTHING, printed or NOTHING
+    return _judged_by_interval(kind, cell, texts, runs if ours else runs.clear(), fewer, difference)
 
 
 def _accuracy(cells: Cells, variant: Variant, n_bits: int, theirs: Mean) -> Measured:
@@ -278,7 +276,7 @@ def _judged(method: str, measured: list[Measured], alpha: float) -> Kind:
     """Verdicts corrected over the kind: by Bonferroni for intervals, by Holm for other tests."""
     tests = sum(_tests(each) for each in measured)
     adjusted = iter(holm([c.p_value for c, _ in measured if c.p_value is not None]))
-    found = []
+    comparisons = []
     for comparison, basis in measured:
         if isinstance(basis, Difference):
             low, high = basis.interval(alpha / tests)
@@ -301,8 +299,8 @@ def _judged(method: str, measured: list[Measured], alpha: float) -> Kind:
                 runs = comparison.standing.runs
                 limits = fisher_limits(runs, basis, alpha / tests)
                 comparison = replace(comparison, detects=beyond(limits, runs))
-        found.append(comparison)
-    return Kind(found[0].kind, method, tuple(found))
+        comparisons.append(comparison)
+    return Kind(comparisons[0].kind, method, tuple(comparisons))
 
 
 def _tests(measured: Measured) -> bool:
@@ -328,13 +326,13 @@ def compare(cells: Cells, alpha: float = 0.05) -> Agreement:
     if not 0 < alpha < 1:
         raise SpecError(f"alpha must lie between 0 and 1, got {alpha}; 0.05 is usual")
     kinds = list(_kinds(cells))
-    testing = sum(any(map(_tests, found)) for _, found in kinds)
+    testing = sum(any(map(_tests, comparisons)) for _, comparisons in kinds)
     level = alpha / max(1, testing)
-    judged = [_judged(method, found, level) for method, found in kinds]
+    judged = [_judged(method, comparisons, level) for method, comparisons in kinds]
     joint = [
         Joint(comparison, basis.expected, basis.p_fewer, basis.p_more)
-        for (_, found), kind in zip(kinds, judged, strict=True)
-        for (_, basis), comparison in zip(found, kind.comparisons, strict=True)
+        for (_, comparisons), kind in zip(kinds, judged, strict=True)
+        for (_, basis), comparison in zip(comparisons, kind.comparisons, strict=True)
         if isinstance(basis, Directed)
     ]
     of_paper = cells.of(

@@ -98,9 +98,11 @@ def omnibus_exact(cells: Sequence[tuple[Count, Count]]) -> float:
         for square, weight in cell.values():
             alone[round(steps * square)] += weight
         ways *= alone
-    seen = sum(round(steps * cell[o[0]][0]) for (o, _), cell in zip(telling, squares, strict=True))
+    observed = sum(
+        round(steps * cell[o[0]][0]) for (o, _), cell in zip(telling, squares, strict=True)
+    )
     counts = list(map(int, ways.coeffs()))
-    return float(Fraction(sum(counts[seen:]), sum(counts)))
+    return float(Fraction(sum(counts[observed:]), sum(counts)))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ FIGURE_FORMATS = ("png", "svg", "pdf")
 
 
 @mpl.rc_context(RC)
-def drawn(name: str, cells: Cells) -> Figure | None:
+def figure_or_none(name: str, cells: Cells) -> Figure | None:
     """The figure of that name; None if it would have no run in it."""
     figure = FIGURES[name](cells)
     if figure and cells.shared:
@@ -40,7 +40,7 @@ def drawn(name: str, cells: Cells) -> Figure | None:
 
 def draw(name: str, cells: Cells) -> Figure:
     """The figure of that name; raises `StoreError` if it would have no run in it."""
-    if (figure := drawn(name, cells)) is None:
+    if (figure := figure_or_none(name, cells)) is None:
         raise StoreError(f"no finished run of the store belongs in the figure {name!r}")
     return figure
 

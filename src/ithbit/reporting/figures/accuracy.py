@@ -29,15 +29,15 @@ def _draw_variant(
         alpha=0.8,
         zorder=2,
     )
-    found = [(n, summary(cells.runs(variant, n), "max_accuracy")) for n in cells.lengths()]
-    drawn = [(n_bits, s) for n_bits, s in found if s is not None]
+    summaries = [(n, summary(cells.runs(variant, n), "max_accuracy")) for n in cells.lengths()]
+    points = [(n_bits, s) for n_bits, s in summaries if s is not None]
     axes.errorbar(
-        [n_bits * shift for n_bits, _ in drawn],
-        [s.mean for _, s in drawn],
+        [n_bits * shift for n_bits, _ in points],
+        [s.mean for _, s in points],
         # No accuracy is above 1: the upper half of a bar ends there.
         yerr=[
-            [s.sd or 0.0 for _, s in drawn],
-            [min(s.sd or 0.0, 1.0 - s.mean) for _, s in drawn],
+            [s.sd or 0.0 for _, s in points],
+            [min(s.sd or 0.0, 1.0 - s.mean) for _, s in points],
         ],
         color=look.colour,
         marker=look.marker,
@@ -210,6 +210,6 @@ def _draw_epochs(
             linestyle="",
         )
     medians = {n: median(full_protocol_runs(cells.runs(variant, n)), "epochs") for n in lengths}
-    drawn = {n: middle for n, middle in medians.items() if middle is not None}
-    if drawn:
-        axes.plot(list(drawn), list(drawn.values()), color=look.colour, linestyle=look.dash)
+    points = {n: middle for n, middle in medians.items() if middle is not None}
+    if points:
+        axes.plot(list(points), list(points.values()), color=look.colour, linestyle=look.dash)

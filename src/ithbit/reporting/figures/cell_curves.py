@@ -49,9 +49,9 @@ def cell_curves_figure(records: Records, cells: Sequence[Cell]) -> tuple[Figure,
     grid = figure.subplots(len(tasks), len(lengths), squeeze=False, sharey=True)
     for row, task in zip(grid, tasks, strict=True):
         for axes, n in zip(row, lengths, strict=True):
-            here = [c for c in shown if (c.variant.task, c.n_bits) == (task, n)]
-            axes.set_title(f"{task.upper()}, n = {n}" + ("" if here else ": no runs"))
-            for cell in here:
+            in_panel = [c for c in shown if (c.variant.task, c.n_bits) == (task, n)]
+            axes.set_title(f"{task.upper()}, n = {n}" + ("" if in_panel else ": no runs"))
+            for cell in in_panel:
                 style = styles[_model(cell)]
                 for curve in curves[cell]:
                     epochs = np.arange(1, len(curve) + 1)
@@ -119,8 +119,10 @@ def _curves(records: Records, cell: Cell) -> list[np.ndarray]:
         n_bits=cell.n_bits,
         positions=cell.positions,
     )
-    found = (records.history(run["run_id"], run["folder"]) for run in rows.iter_rows(named=True))
-    return [np.array([epoch.held_out_accuracy for epoch in h], float) for h in found if h]
+    histories = (
+        records.history(run["run_id"], run["folder"]) for run in rows.iter_rows(named=True)
+    )
+    return [np.array([epoch.held_out_accuracy for epoch in h], float) for h in histories if h]
 
 
 def _median(curves: list[np.ndarray]) -> np.ndarray:

@@ -60,12 +60,12 @@ def _square(axes: Axes, x: float, y: float, share: float | None, text: str, ring
         )
 
 
-def _bar(axes: Axes, x: float, y: float, found: VerdictCounts) -> None:
+def _bar(axes: Axes, x: float, y: float, counts: VerdictCounts) -> None:
     """Draw at the bottom how the solved runs stand; those not tried leave a gap."""
     left = x + 0.1
     for word, colour in STANDING.items():
-        n = found.counts[word]
-        width = 0.8 * n / max(1, found.solved)
+        n = counts.counts[word]
+        width = 0.8 * n / max(1, counts.solved)
         if n:
             patch = Rectangle((left, y + 0.73), width, 0.18, facecolor=colour, edgecolor="none")
             axes.add_patch(patch)
@@ -111,12 +111,12 @@ def _draw_line(axes: Axes, y: float, line: Line, cells: Cells, lengths: list[int
     label, variant, theirs = line
     at = len(lengths) + 0.7
     for column, n_bits in enumerate(lengths):
-        found, printed = cells.verdict_counts([variant], n_bits), theirs.get(n_bits)
-        k, m = found.solved, found.runs
+        counts, printed = cells.verdict_counts([variant], n_bits), theirs.get(n_bits)
+        k, m = counts.solved, counts.runs
         # Off by more than half of a published run; as products: no division, no rounding.
         differs = printed is not None and abs(k * RUNS_PER_CELL - printed * m) * 2 > m
         _square(axes, column, y, k / m if m else None, f"{k}/{m}", differs)
-        _bar(axes, column, y, found)
+        _bar(axes, column, y, counts)
         if printed is not None:
             _square(axes, at + column, y, printed / RUNS_PER_CELL, str(printed), False)
     axes.text(-0.25, y + 0.53, label, ha="right", va="center")
@@ -128,23 +128,23 @@ def success_grid(cells: Cells) -> Figure | None:
     Published counts are drawn next to runs of the same configuration and length.
     """
     lengths = cells.lengths()
-    blocks = {task: found for task in TASKS if (found := _blocks(cells, task))}
+    blocks = {task: groups for task in TASKS if (groups := _blocks(cells, task))}
     if not blocks:
         return None
-    every = [line for found in blocks.values() for _, lines in found for line in lines]
+    every = [line for groups in blocks.values() for _, lines in groups for line in lines]
     sides = ["ours", *(["published, of 5"] if any(theirs for _, _, theirs in every) else [])]
     left = -_room(part for label, _, _ in every for part in label.split("\n"))
     right = len(sides) * (len(lengths) + 0.7)
     height = max(
-        sum(sum(map(_tall, lines)) + 1.4 for _, lines in found) for found in blocks.values()
+        sum(sum(map(_tall, lines)) + 1.4 for _, lines in groups) for groups in blocks.values()
     )
     wide = max(right - left, 10.0)  # room for a title
     size = (_INCH * wide * len(blocks) + 0.3, _INCH * (height + 5.2))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(blocks), squeeze=False)[0]
-    for axes, (task, found) in zip(panels, blocks.items(), strict=True):
+    for axes, (task, groups) in zip(panels, blocks.items(), strict=True):
         y = 0.0
-        for heading, lines in found:
+        for heading, lines in groups:
             axes.text(-0.25, y + 0.62, heading, ha="right", va="center", fontweight="bold")
             axes.plot([left, right - 0.7], [y + 0.95] * 2, color=FAINT, linewidth=0.8)
             y += 1.05
@@ -177,9 +177,9 @@ def _legend(cells: Cells, lines: list[Line]) -> list[Patch]:
         text = "another count if out of 5"
         keys.append(Patch(facecolor="none", edgecolor=DIFFERENT, linewidth=2, label=text))
     shown = [variant for _, variant, _ in lines]
-    found = [cells.verdict_counts(shown, n_bits) for n_bits in cells.lengths()]
+    counts = [cells.verdict_counts(shown, n_bits) for n_bits in cells.lengths()]
     return keys + [
         Patch(facecolor=colour, label=f"bar: {word}", **edge)
         for word, colour in STANDING.items()
-        if any(each.counts[word] for each in found)
+        if any(each.counts[word] for each in counts)
     ]

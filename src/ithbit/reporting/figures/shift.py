@@ -31,7 +31,7 @@ def positions_figure(cells: Cells) -> Figure | None:
     for row in rows:
         colour, hatch = _LENGTH_FILLS[row.n_bits]
         x = names.index(row.positions) + (-0.2 if row.n_bits == 32 else 0.2)
-        found, counts = summary(runs[row], "max_accuracy"), count_verdicts(runs[row])
+        accuracy, counts = summary(runs[row], "max_accuracy"), count_verdicts(runs[row])
         share, printed = counts.solved / counts.runs, row.successes / row.runs
         left.annotate(
             f"{counts.solved}/{counts.runs} {counts.marks()}".strip().replace(" ", "\n"),
@@ -41,7 +41,7 @@ def positions_figure(cells: Cells) -> Figure | None:
             ha="center",
             fontsize=7.5,
         )
-        mean = found.mean if found else 0.0  # all diverged in their first epoch: no bar
+        mean = accuracy.mean if accuracy else 0.0  # all diverged in their first epoch: no bar
         for axes, height, theirs in ((left, share, printed), (right, mean, row.accuracy)):
             axes.bar(x, height, 0.36, color=colour, hatch=hatch, **_EDGE)
             axes.plot(x, theirs, markersize=6, **_DIAMOND)
@@ -88,26 +88,26 @@ def _draw_by_n(axes: Axes, cells: Cells) -> list[Line2D]:
     lengths = cells.lengths()
     handles = []
     for differs, dash in zip(cells.settings_shown(), cycle(_DASHES), strict=False):
-        seen = False
+        any_points = False
         for side, _, colour, marker in _SIDES:
             shift = 0.97 if side == "half" else 1.03
-            found = {n: _ours(cells, n, None, side, differs) for n in lengths}
-            drawn = {n * shift: s for n, s in found.items() if s is not None}
-            seen = seen or bool(drawn)
+            summaries = {n: _ours(cells, n, None, side, differs) for n in lengths}
+            summary_at = {n * shift: s for n, s in summaries.items() if s is not None}
+            any_points = any_points or bool(summary_at)
             printed = {
                 n * shift * 1.07: getattr(paper[n], side)
                 for n in lengths
-                if n in paper and found[n] and not differs
+                if n in paper and summaries[n] and not differs
             }
             ours: dict[str, Any] = {"markersize": 5, "linestyle": dash}
             theirs = _OPEN | {"markersize": 7, "linewidth": 1}
-            for points, style in ((drawn, ours), (printed, theirs)):
+            for points, style in ((summary_at, ours), (printed, theirs)):
                 means = [each.mean for each in points.values()]
                 sds = [each.sd or 0.0 for each in points.values()]
                 axes.errorbar(
                     list(points), means, sds, marker=marker, color=colour, capsize=2, **style
                 )
-        if seen and len(cells.settings_shown()) > 1:
+        if any_points and len(cells.settings_shown()) > 1:
             label = cells.suffix(differs).removeprefix(", ") or "the paper's settings"
             handles.append(Line2D([], [], color=INK, linestyle=dash, label=label))
     lengths_axis(axes, lengths)
@@ -144,13 +144,13 @@ def _draw_by_family(axes: Axes, cells: Cells) -> None:
         for side, _, colour, marker in _SIDES:
             below = -0.2 if side == "half" else 0.16
             theirs = getattr(printed, side) if printed else None
-            for found, at, style in (
+            for accuracy, at, style in (
                 (theirs, below + 0.09, _OPEN | {"markersize": 6, "elinewidth": 0.8}),
                 (_ours(cells, n_bits, variant, side), below - 0.06, {"markersize": 4.5}),
             ):
-                if found is not None:
+                if accuracy is not None:
                     style |= {"marker": marker, "color": colour, "capsize": 2}
-                    axes.errorbar(found.mean, y + at, xerr=found.sd or 0.0, **style)
+                    axes.errorbar(accuracy.mean, y + at, xerr=accuracy.sd or 0.0, **style)
     axes.set_yticks(middles, names)
     axes.invert_yaxis()
     axes.axvline(0.5, color=INK, linestyle=":", linewidth=0.8)

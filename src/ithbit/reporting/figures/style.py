@@ -1,6 +1,6 @@
 """How figures look: one colour, marker and dash per family, everywhere.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers and dashes carry
+Colours are Okabe and Ito's, which colour-blind readers can distinguish; markers and dashes carry
 the same information in grey. Full attention is drawn solid, causal dashed. `INK`, `PAPER` and
 `FAINT` are unusual values on purpose: the report page replaces exactly these in its light and dark
 themes.
@@ -65,12 +65,12 @@ def looks(layers: Iterable[Layer], store: Iterable[Layer] = ()) -> dict[Layer, F
     `store`: each looks the same in figures that show different layers. With other settings than
     the rest, a family keeps its colour but not its marker and dash.
     """
-    given = dict.fromkeys(layers)
-    found = {layer[:2]: family_named(layer[0]) for layer in (*store, *given)}
-    own = sorted(layer for layer, of in found.items() if not (of.colour and of.marker))
+    extra = dict.fromkeys(layers)
+    families = {layer[:2]: family_named(layer[0]) for layer in (*store, *extra)}
+    own = sorted(layer for layer, of in families.items() if not (of.colour and of.marker))
     spare = dict(zip(own, cycle(zip(SPARE, _MARKERS, strict=True)), strict=False))
-    order: list[Layer] = [(name, "") for name in FAMILIES if (name, "") in given]
-    order += [layer for layer in given if layer not in order]
+    order: list[Layer] = [(name, "") for name in FAMILIES if (name, "") in extra]
+    order += [layer for layer in extra if layer not in order]
     settings = list(dict.fromkeys(layer[2] for layer in order if layer[2:]))
     alike = len(settings) == 1 and all(layer[2:] for layer in order)
 

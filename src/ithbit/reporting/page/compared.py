@@ -95,19 +95,19 @@ def _kind_row(kind: Kind) -> KindRow:
     )
 
 
-def _comparison_row(found: Comparison) -> ComparisonRow:
+def _comparison_row(comparison: Comparison) -> ComparisonRow:
     return ComparisonRow(
-        found.kind,
-        found.cell,
-        found.ours,
-        found.standing.marks() if found.standing else "",
-        found.published,
-        "" if found.p_value is None else f"{found.p_value:.2g}",
-        found.interval_text,
-        found.detects,
-        found.verdict,
-        found.verdict == DIFFERS,
-        found.incomplete,
-        len(found.runs),
-        " ".join(found.runs),
+        comparison.kind,
+        comparison.cell,
+        comparison.ours,
+        comparison.standing.marks() if comparison.standing else "",
+        comparison.published,
+        "" if comparison.p_value is None else f"{comparison.p_value:.2g}",
+        comparison.interval_text,
+        comparison.detects,
+        comparison.verdict,
+        comparison.verdict == DIFFERS,
+        comparison.incomplete,
+        len(comparison.runs),
+        " ".join(comparison.runs),
     )

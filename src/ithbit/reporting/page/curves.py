@@ -56,8 +56,8 @@ def _spaced(count: int, points: int) -> list[int]:
 
 def thin_epochs(epochs: list[Epoch], points: int) -> str:
     """At most `points` of these epochs, evenly spaced, both ends included, as text."""
-    kept = (epochs[at] for at in _spaced(len(epochs), points))
-    return encode_curve([(e.epoch, e.held_out_accuracy, e.held_out_loss) for e in kept])
+    thinned = (epochs[at] for at in _spaced(len(epochs), points))
+    return encode_curve([(e.epoch, e.held_out_accuracy, e.held_out_loss) for e in thinned])
 
 
 def thin_curve(folder: str, points: int) -> str:
@@ -66,5 +66,5 @@ def thin_curve(folder: str, points: int) -> str:
     Only the lines that are kept are parsed; a torn line is skipped.
     """
     lines = history_lines(folder)
-    kept = [epoch_of(lines[at]) for at in _spaced(len(lines), points)]
-    return thin_epochs(in_order(kept), points)
+    thinned = [epoch_of(lines[at]) for at in _spaced(len(lines), points)]
+    return thin_epochs(in_order(thinned), points)

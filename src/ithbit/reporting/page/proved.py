@@ -71,8 +71,8 @@ def _verdict(cells: Cells, variant: Variant, n_bits: int) -> Verdict | None:
     if not family_named(variant.family).formal or run["positions"] != "polynomial":
         return None
     sizes = {"width": "d_model", "heads": "n_heads", "hidden": "d_ff", "state": "d_state"}
-    given = {name: run[column] for name, column in sizes.items()}
-    arch = architecture(variant.family, "trained", n_layers=variant.n_layers, **given)
+    values = {name: run[column] for name, column in sizes.items()}
+    arch = architecture(variant.family, "trained", n_layers=variant.n_layers, **values)
     return verdict_of(variant.task, arch, n_bits)
 
 

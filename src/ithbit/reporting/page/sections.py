@@ -21,7 +21,7 @@ from ithbit.reporting.differences import (
     settings_order,
     settings_text,
 )
-from ithbit.reporting.figures import FIGURES, drawn, for_page
+from ithbit.reporting.figures import FIGURES, figure_or_none, for_page
 from ithbit.reporting.page.compared import ComparisonSection, comparison_section
 from ithbit.reporting.page.page_tables import (
     PageTable,
@@ -236,14 +236,14 @@ def _not_compared(agreement: Agreement | None) -> str:
 
 
 def _figures(cells: Cells) -> tuple[PageFigure, ...]:
-    found = []
+    figures = []
     for name in FIGURES:
-        if figure := drawn(name, cells):
+        if figure := figure_or_none(name, cells):
             caption, of_published = _CAPTIONS[name]
             if not cells.all_nonstandard:
                 caption += f" {of_published}"
-            found.append(PageFigure(name, for_page(figure, name), caption))
-    return tuple(found)
+            figures.append(PageFigure(name, for_page(figure, name), caption))
+    return tuple(figures)
 
 
 def _probed(records: Records) -> tuple[ProbedSection, ...]:

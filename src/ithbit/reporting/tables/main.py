@@ -83,8 +83,8 @@ def main_table(cells: Cells) -> ReportTable:
         )
         for row in printed
     ]
-    known = {variant for row in paper.successes for variant in row.variants}
-    extra = [variant for variant in cells.variants() if variant not in known]
+    published_variants = {variant for row in paper.successes for variant in row.variants}
+    extra = [variant for variant in cells.variants() if variant not in published_variants]
     rows += [TableRow(marked_labels(v, cells), values([v], {}, 0), "extra", v) for v in extra]
     for name, mark in MARKS.items() if printed else ():
         of = [row for row in printed if row.group == name]
@@ -109,15 +109,15 @@ def _twins(cells: Cells) -> str:
 
     Seeds that only one of the two has are ignored.
     """
-    found = []
+    counts = []
     for row in published().successes:
         for causal in row.variants[1:]:
             for n_bits in LENGTHS:
                 both = cells.runs(row.counted, n_bits).join(cells.runs(causal, n_bits), on="seed")
                 if not both["solved"].equals(both["solved_right"]):
                     at = f"{row.task.upper()} {row.label} n={n_bits}"
-                    found.append(f"{at} {both['solved_right'].sum()}/{both.height}")
-    return f" (the causal variant differs: {', '.join(found)})" if found else ""
+                    counts.append(f"{at} {both['solved_right'].sum()}/{both.height}")
+    return f" (the causal variant differs: {', '.join(counts)})" if counts else ""
 
 
 def accuracy_table(cells: Cells) -> ReportTable:
@@ -153,13 +153,13 @@ def positions_table(cells: Cells) -> ReportTable:
     rows = []
     for row in published().positions:
         runs = cells.positions_runs(row.positions, row.n_bits)
-        found, counts = summary(runs, "max_accuracy"), count_verdicts(runs)
+        accuracy, counts = summary(runs, "max_accuracy"), count_verdicts(runs)
         count = count_value(counts, (row.successes, row.runs), bare=True)
         short = "*" if counts.runs < row.runs else ""
         values = (
             Value(f"{counts.runs}{short}" if counts.runs else None, str(row.runs)),
             replace(count, ours=str(counts.solved) if counts.runs else None),
-            Value(share_text(found.mean) if found else None, f"{row.accuracy:.4f}"),
+            Value(share_text(accuracy.mean) if accuracy else None, f"{row.accuracy:.4f}"),
         )
         rows.append(TableRow((row.positions.capitalize(), str(row.n_bits)), values))
     seeds = ", ".join(map(str, cells.positions_seeds()))
@@ -227,38 +227,38 @@ Shifted = tuple[tuple[str, ...], pl.DataFrame, LengthRow | None, Variant | None]
 
 def length_by_n_table(cells: Cells) -> ReportTable:
     """Length-shifted accuracy by training length, all constructive variants together."""
-    paper, found = published().length_by_n, list[Shifted]()
+    paper, lines = published().length_by_n, list[Shifted]()
     for differs, n_bits in itertools.product(cells.settings_shown(), cells.shown_lengths()):
         runs = cells.length_runs(n_bits, None, differs)
         row = None if differs else paper.get(n_bits)
         if row or not runs.is_empty():
-            found.append(((f"{n_bits}{cells.suffix(differs)}",), runs, row, None))
+            lines.append(((f"{n_bits}{cells.suffix(differs)}",), runs, row, None))
     of = "the paper's nine constructive variants by training length"
-    return _length_table("length-by-n", of, ("Train n",), found, cells)
+    return _length_table("length-by-n", of, ("Train n",), lines, cells)
 
 
 def length_by_family_table(cells: Cells) -> ReportTable:
     """Length-shifted accuracy of each variant trained at one length."""
     n_bits = cells.length_shown()
     paper = published().length_by_family if n_bits == 64 else {}
-    found: list[Shifted] = [
+    lines: list[Shifted] = [
         (variant_labels(v, cells), cells.length_runs(n_bits, v), paper.get(v), v)
         for v in cells.variants_at(n_bits)
     ]
     of, heads = f"each variant trained at n = {n_bits}", ("Task", "Model family", "L")
-    return _length_table("length-by-family", of, heads, found, cells, n_bits)
+    return _length_table("length-by-family", of, heads, lines, cells, n_bits)
 
 
 def _length_table(
     name: str,
     of: str,
     heads: tuple[str, ...],
-    found: list[Shifted],
+    lines: list[Shifted],
     cells: Cells,
     n_bits: int | None = None,
 ) -> ReportTable:
     rows = []
-    for labels, runs, row, variant in found:
+    for labels, runs, row, variant in lines:
         wanted = row.successes if row and runs.height < row.runs else 0
         shifted = [
             Value(

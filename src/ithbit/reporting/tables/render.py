@@ -96,7 +96,7 @@ def to_text(table: ReportTable, show: str) -> str:
         return f"{_caption(table, show)}\n\n{none}\n"
     layouts = list(_layouts(heads, cells, rows, len(table.heads)))
     widths, gap, stacked = next(
-        (found for found in layouts if _width(found[0], found[1]) <= COLUMNS), layouts[-1]
+        (layout for layout in layouts if _width(layout[0], layout[1]) <= COLUMNS), layouts[-1]
     )
     if stacked:
         cells = [[text.replace(" (", "\n(") for text in row] for row in cells]
@@ -136,8 +136,8 @@ def to_csv(table: ReportTable, show: str) -> str:
         heads += [f"{head} {word}" for word in words]
         for line, value in zip(lines, values, strict=True):
             line += [getattr(value, whose) or "" for whose in _WHOSE if show in (whose, "both")]
-            found = value.standing if value.standing and value.standing.tried else None
-            line += [str(found.counts[word]) if found else "" for word in words]
+            standing = value.standing if value.standing and value.standing.tried else None
+            line += [str(standing.counts[word]) if standing else "" for word in words]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows([heads, *lines])

@@ -84,11 +84,11 @@ class ReportTable:
     @property
     def legend(self) -> list[str]:
         shown = [value.standing for row in self.rows for value in row.values if value.standing]
-        found = [f"solved: {SOLVED}"] if any(each.runs for each in shown) else []
-        found += legend(shown)
+        sentences = [f"solved: {SOLVED}"] if any(each.runs for each in shown) else []
+        sentences += legend(shown)
         if any(r.variant and r.variant.family == "mamba2" and r.has_ours for r in self.rows):
-            found.append(_NAMES_NOTE)
-        return found
+            sentences.append(_NAMES_NOTE)
+        return sentences
 
     @property
     def has_ours(self) -> bool:
@@ -127,9 +127,9 @@ def count_value(ours: VerdictCounts, theirs: Count | None, bare: bool = False) -
     )
 
 
-def spread_text(found: Mean | None, decimals: int, wanted: int = 0) -> str | None:
+def spread_text(mean: Mean | None, decimals: int, wanted: int = 0) -> str | None:
     """Mean ± sample sd, the sd left out below two runs; starred below `wanted` runs."""
-    if found is None:
+    if mean is None:
         return None
-    sd = "" if found.sd is None else f"±{found.sd:.{decimals}f}"
-    return f"{found.mean:.{decimals}f}{sd}{'*' if found.runs < wanted else ''}"
+    sd = "" if mean.sd is None else f"±{mean.sd:.{decimals}f}"
+    return f"{mean.mean:.{decimals}f}{sd}{'*' if mean.runs < wanted else ''}"

@@ -14,6 +14,8 @@ never tensors.
 
 import fcntl
 import json
+import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -21,14 +23,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ithbit.errors import StoreError, normalize
 from ithbit.models.layer_source import sources
 from ithbit.spec import RunSpec, run_from_json
+from ithbit.store.linked_files import need_within, open_regular
 from ithbit.store.reading import read_json
 from ithbit.store.records import SCHEMA
 from ithbit.store.schema import UnreadableError
 from ithbit.store.writing import translate_os_errors, write_atomically
+
+_NAME = re.compile(r"[0-9]{5,18}-[0-9a-f]+")  # of a batch
+_MOST_TEXT = 1 << 20  # bytes of a trace or log that are read, from its end
 
 Handle = tuple[str, int]  # of a share that was submitted: its batch's name, and its place there
 
@@ -77,12 +84,13 @@ class Share:
     def trace(self) -> list[str]:
         """The stages that it reached, in order, including those of earlier starts."""
         # Creating a file here makes a network file system ask its server for the folder's contents.
-        with tempfile.TemporaryFile(dir=self.folder):
+        with translate_os_errors(self.folder), tempfile.TemporaryFile(dir=self.folder):
             pass
-        try:
-            return (self.folder / f"{self.index}.trace").read_text().splitlines()
-        except FileNotFoundError:
-            return []
+        return _lines(self.folder / f"{self.index}.trace")
+
+    def log_lines(self) -> list[str]:
+        """The end of what it printed."""
+        return _lines(self.log)
 
     def note(self, line: str) -> None:
         """Add a line to its trace."""
@@ -97,6 +105,16 @@ class Share:
         (self.folder / f"{self.index}.closed").touch()
 
 
+def _lines(path: Path) -> list[str]:
+    """The last lines of a text file that other processes append to; none if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_TEXT))
+            return file.read(_MOST_TEXT).decode(errors="replace").strip().splitlines()
+    except OSError:
+        return []
+
+
 @dataclass(frozen=True)
 class Batch:
     """A list of shares that were, or are about to be, submitted at once."""
@@ -108,8 +126,8 @@ class Batch:
     layers: Mapping[str, str] = field(default_factory=dict, compare=False)  # their places, by code
 
     def __post_init__(self) -> None:
-        placed = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
-        normalize(self, shares=tuple(placed))
+        shares = (replace(s, folder=self.folder, index=k) for k, s in enumerate(self.shares))
+        normalize(self, shares=tuple(shares))
 
     @property
     def path(self) -> Path:
@@ -130,13 +148,25 @@ def read_batch(path: Path) -> Batch | None:
         return None
     try:
         shares = tuple(
-            Share(tuple(map(run_from_json, share["runs"])), share["attempt"], share["epochs"])
+            Share(
+                tuple(map(run_from_json, share["runs"])),
+                _count(share["attempt"]),
+                _count(share["epochs"]),
+            )
             for share in data["tasks"]
         )
+        if not (_NAME.fullmatch(path.stem) and isinstance(data["device"], str)):
+            raise ValueError(path.stem)
         layers = {str(code): str(source) for code, source in data.get("layers", {}).items()}
         return Batch(path.stem, path.parent.parent, data["device"], shares, layers)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise StoreError(f"{path} is no batch of this version; move it away") from None
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is no count")
+    return value
 
 
 class Ledger:
@@ -149,8 +179,12 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[int | None]:
         """Hold the lock for looking and submitting; yields None if the file system has no locks."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "lock", "ab") as lock:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        with translate_os_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            need_within(self.folder)
+            file = open(os.open(self.folder / "lock", flags, 0o666), "rb")  # noqa: SIM115
+        with file as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError:
@@ -160,8 +194,8 @@ class Ledger:
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first."""
-        found = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
-        return [batch for batch in found if batch is not None]
+        batches = (read_batch(path) for path in sorted(self.folder.glob("*.json")))
+        return [batch for batch in batches if batch is not None]
 
     def shares(self) -> list[Share]:
         """The shares of all batches, oldest first."""

@@ -135,8 +135,11 @@ def sbatch_command(batch: Batch, options: SlurmOptions, at_once: int | None = No
     }
     if batch.device == "cuda" and not options.asks_for_gpu:
         ours["gres"] = "gpu:1"
-    theirs = options.sbatch
-    both = {**{name: value for name, value in ours.items() if name not in theirs}, **theirs}
+    user_options = options.sbatch
+    both = {
+        **{name: value for name, value in ours.items() if name not in user_options},
+        **user_options,
+    }
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in both.items()]
     return ["sbatch", *words]
 
@@ -182,8 +185,8 @@ def array_limit(config: str) -> int:
     >>> array_limit("MailProg = /bin/mail\\nMaxArraySize            = 5001\\n")
     5001
     """
-    found = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)\s*$", config, re.MULTILINE)
-    return max(1, int(found[1])) if found else 1001
+    match = re.search(r"^\s*MaxArraySize\s*=\s*(\d+)\s*$", config, re.MULTILINE)
+    return max(1, int(match[1])) if match else 1001
 
 
 def _run(
@@ -197,7 +200,7 @@ def _run(
         each for each in os.environ if each.startswith("SQUEUE_") or each == "SBATCH_WAIT"
     ]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=script,
             capture_output=True,
@@ -208,9 +211,9 @@ def _run(
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{name} did not answer within {_TIMEOUT:.0f} seconds") from error
-    if done.returncode and not may_fail:
-        raise ClusterError(f"Slurm refused: {_complaint(done.stderr) or f'{name} failed'}")
-    return done.stdout
+    if process.returncode and not may_fail:
+        raise ClusterError(f"Slurm refused: {_complaint(process.stderr) or f'{name} failed'}")
+    return process.stdout
 
 
 def _complaint(errors: str) -> str:
@@ -220,7 +223,7 @@ def _complaint(errors: str) -> str:
     return "; ".join(dict.fromkeys(messages))
 
 
-def read_options(given: Iterable[str], profile: Path | None = None) -> SlurmOptions:
+def read_options(texts: Iterable[str], profile: Path | None = None) -> SlurmOptions:
     """Options of a profile and of the command line, which takes precedence. Lines of `setup` add
     up, the profile's first.
 
@@ -234,19 +237,19 @@ def read_options(given: Iterable[str], profile: Path | None = None) -> SlurmOpti
     ithbit.errors.SpecError: Slurm options: array is not to be given: jobs are numbered by ithbit; limit those that run at once with --workers
     """  # noqa: E501
     words: list[tuple[str, Any]] = [] if profile is None else list(read_toml(profile).items())
-    for text in given:
+    for text in texts:
         word, equals, rest = text.partition("=")
         words.append((word, rest.strip() if equals else True))
-    named = [(word.strip().removeprefix("--").replace("_", "-"), value) for word, value in words]
+    pairs = [(word.strip().removeprefix("--").replace("_", "-"), value) for word, value in words]
     problems = []
     setup: list[str] = []
-    for name, value in named:
+    for name, value in pairs:
         lines = value if isinstance(value, list) else [value]
         if name == "setup" and all(isinstance(x, str) and x and "\n" not in x for x in lines):
             setup += lines
         elif name == "setup":
             problems.append("setup must be a shell line, or in a profile a list of them")
-    options = {name: value for name, value in named if name != "setup"}
+    options = {name: value for name, value in pairs if name != "setup"}
     python = options.pop("python", shlex.quote(sys.executable))
     if not isinstance(python, str) or not python.strip() or "\n" in python:
         problems.append("python must be the command that starts Python, in one line")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ithbit.display import Printable, upper_text
 from ithbit.errors import IthbitError, SpecError
-from ithbit.families import TASKS, Task, task_named
+from ithbit.families import Task, task_named
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds.cited import program, vc_with_exponentials, vc_without_exponentials
 from ithbit.theory.bounds.counting import Polynomial, Stage, n_star
@@ -72,7 +72,7 @@ class LengthBounds(Printable):
     all: bool = False  # whether the routes are shown
     values: int | None = 2  # of an answer; None if there are n
     query: Query = ONE_TOKEN
-    counts: str = "bits"  # what n counts
+    counts: str = "bits"  # what n counts; of the paper's tasks alone these are bits
     accuracy: float | None = None  # at n, from above; None if the bound says nothing
 
     @property
@@ -94,13 +94,9 @@ class LengthBounds(Printable):
 
     def _vacuous_at(self, route: Route) -> list[int]:
         """The length that was given, or else the paper's, at which a bound says nothing."""
-        usual = PAPER_LENGTHS if self._binary else ()
+        usual = PAPER_LENGTHS if self.counts == "bits" else ()
         lengths = usual if self.n is None else (self.n,)
         return [n for n in lengths if n <= route.n_star]
-
-    @property
-    def _binary(self) -> bool:
-        return self.task in TASKS and self.values == 2 and self.query == ONE_TOKEN
 
     def _route(self, route: Route) -> dict[str, Any]:
         return {
@@ -114,12 +110,12 @@ class LengthBounds(Printable):
         }
 
     def render(self) -> Iterator[str]:
-        arch, best = self.arch, self.best
+        arch, best, binary = self.arch, self.best, self.counts == "bits"
         values = "n" if self.values is None else f"{self.values:,}"
-        task = self.task if self._binary else f"{self.task} · values {values}"
+        task = self.task if binary else f"{self.task} · values {values}"
         task += f" · query of {self.query.text}" if self.query != ONE_TOKEN else ""
         yield f"{task} · {arch.family} ({arch.model}) · {arch.depth} · {arch.sizes}"
-        counts = "" if self._binary else f" {self.counts}"
+        counts = "" if binary else f" {self.counts}"
         yield (
             f"impossible for every n > {best.n_star:,}{counts}, whatever the weights, in real "
             "arithmetic"

@@ -1,21 +1,14 @@
 """How accurate any weights can be past n*: the counting theorem for random answers.
 
-Let the n answers be independent and uniform over V values, and the index uniform. With the weights
-fixed there are at most 2^B answer vectors, B = sum_s log2 Gamma_s(n). One fixed vector is right at
-a number of indices that is binomial (n, 1/V). So at least k are right for the best of 2^B with
-probability at most 2^B P[Bin(n, 1/V) >= k], and the expected accuracy is at most
+Let the n answers be independent and uniform over V values, and the index uniform. Of at most 2^B
+answer vectors, B = sum_s log2 Gamma_s(n), the best is right at k indices or more with probability
+at most 2^B P[Bin(n, 1/V) >= k], so the expected accuracy is at most
 
-    (1/n) sum_{k=1}^n min(1, 2^B P[Bin(n, 1/V) >= k]).
+    (1/n) sum_{k=1}^n min(1, 2^B P[Bin(n, 1/V) >= k]),
 
-A bound for n holds for more than n answers too: on average over the n of them that are counted.
-
-Ties may be decided by any fixed order of the values: that is the limit of adding small constants to
-the logits, so no further vectors come about.
-
-*Computed*, in balls: for any c, the first c terms are at most 1 each, and the others sum to 2^B
-times sum_{j>=1} j b(c + j), where b is the binomial probability. Its values fall by ratios of at
-most rho = (n - c - 1) / (c + 2) / (V - 1), so this is at most b(c + 1) / (1 - rho)^2. Every c gives
-a bound; the smallest is taken past which the others sum to less than 1.
+also for more than n answers, and with ties decided in any fixed way. docs/recall.md has the proof,
+and how the sum is bounded in balls, by c + 2^B b(c + 1) / (1 - rho)^2 for some c: b is the binomial
+probability, rho the ratio of two of its values.
 """
 
 import math
@@ -24,7 +17,7 @@ from functools import cache
 from flint import arb, ctx
 
 from ithbit.theory.bounds.borders import Ball, log2_count
-from ithbit.theory.bounds.counting import Stage
+from ithbit.theory.bounds.counting import Stage, bracketed
 
 _PRECISION = 128
 _MOST = 10**15  # answers that are counted
@@ -50,13 +43,10 @@ def accuracy_bound(stages: tuple[Stage, ...], n: int) -> float:
                 return arb(n)
             return (log_vectors + _log_binomial(n, c + 1, values)).exp() / (1 - ratio) ** 2
 
-        low, high = 0, n
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if others(middle) < 1 else (middle, high)
-        if high == n:
+        _, c = bracketed(lambda c: c == n or bool(others(c) < 1), 0, n)
+        if c == n:
             return 1.0
-        bound = (high + others(high)) / n
+        bound = (c + others(c)) / n
         return min(1.0, math.nextafter(float(bound.upper()), math.inf))
 
 

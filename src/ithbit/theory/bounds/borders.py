@@ -10,13 +10,12 @@ from typing import Any
 
 from flint import arb, ctx
 
-from ithbit.theory.bounds.counting import Polynomial, Stage, cells
+from ithbit.theory.bounds.counting import Polynomial, Stage, cells, last_terms
 
 Ball = Any  # flint.arb, which has no type stubs
 
 _PRECISIONS = (128, 512, 2048)  # bits beyond those of n itself
 _WHOLE = 256  # up to this p the sum over r <= p is one integer
-_TERMS = 10_000  # terms of the sum; a geometric series encloses the rest
 # Where 2p >= N and p is larger than this, the sum is enclosed by 2^(N-1) and 2^N.
 _ADDED = 10**6
 _INTEGERS = 2_000  # up to this p ties of affine counts are decided in integers
@@ -38,7 +37,7 @@ def excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool:
         return True  # n > p units in R^p never have V^n winners
     for precision in _PRECISIONS:
         with ctx.workprec(precision + 2 * n.bit_length()):
-            excess = log2_count(stages, n, polynomial) - _all(n, values)
+            excess = log2_count(stages, n, polynomial) - n * _log2(values)
             if excess < 0:
                 return True
             if excess >= 0:
@@ -52,7 +51,8 @@ def excluded(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> bool:
 def log2_count(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> Ball:
     """log2 of the number of answer vectors over n indices, as a ball of the precision that is
     set."""
-    return sum((_log2_gamma(stage, n, polynomial) for stage in stages), arb(0))
+    found = {stage: _log2_gamma(stage, n, polynomial) for stage in set(stages)}
+    return sum((found[stage] for stage in stages), arb(0))
 
 
 def largest_after(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> int:
@@ -62,19 +62,15 @@ def largest_after(stages: tuple[Stage, ...], n: int, polynomial: Polynomial) -> 
     then all excluded.
     """
     with ctx.workprec(_PRECISIONS[0] + 2 * n.bit_length()):
-        total = log2_count(stages, n, polynomial) / _all(1, stages[-1].values)
+        total = log2_count(stages, n, polynomial) / _log2(stages[-1].values)
         return min(n - 1, int(total.upper().floor().unique_fmpz()))
 
 
-def _log2(x: Ball) -> Ball:
-    return x.log() / arb.const_log2()
-
-
-def _all(n: int, values: int) -> Ball:
-    """log2 V^n; exact for powers of two."""
-    if values & (values - 1) == 0:
-        return arb(n * (values.bit_length() - 1))
-    return n * _log2(arb(values))
+def _log2(x: Any) -> Ball:
+    """log2 of a ball or a whole number; exact for powers of two."""
+    if isinstance(x, int) and x & (x - 1) == 0:
+        return arb(x.bit_length() - 1)
+    return arb(x).log() / arb.const_log2()
 
 
 def _whole_count(stage: Stage, n: int) -> int:
@@ -90,35 +86,35 @@ def _log2_gamma(stage: Stage, n: int, polynomial: Polynomial) -> Ball:
     if stage.winners:
         return _log2_winners(n, p, stage.values)
     N = stage.signs(n)
-    most = arb(N) if stage.values == 2 else _all(n, stage.values)
+    most = arb(N) if stage.values == 2 else n * _log2(stage.values)
     if stage.kind == "P" and polynomial == "warren":
         if p >= N:
             return most.min(arb(N))
         return most.min(1 + p * _log2(2 * arb.const_e() * N * l / p))
     found = _log2_winners(N, p, 2)
     if stage.kind == "P":
-        found += 2 * p * _log2(arb(l))
+        found += 2 * p * _log2(l)
     elif stage.kind == "K":
         Q = stage.shared_chain + p * stage.chain
         D = E = p * (stage.implicit + 1)
         last = min(Q, D + E) * M + E * l + D * (l + M) - D - E + 1
-        found += Q * (Q - 1) // 2 + E * _log2(arb(l)) + D * _log2(arb(l + M)) + Q * _log2(arb(last))
+        found += Q * (Q - 1) // 2 + E * _log2(l) + D * _log2(l + M) + Q * _log2(last)
     return most.min(found)
 
 
 def _log2_winners(n: int, p: int, values: int) -> Ball:
     """log2 sum_{r <= p} C(n, r) (V - 1)^r."""
-    u, whole = values - 1, _all(n, values)
+    u, whole = values - 1, n * _log2(values)
     if p >= n:
         return whole
     if p <= _WHOLE:
-        return _log2(arb(cells(n, p, values)))
+        return _log2(cells(n, p, values))
     if p * values < n * u:
         return _log2_sum(n, p, arb(u))
     if p > _ADDED:  # from the mean on: at least half of all
         return whole - arb(0.5, 0.5)
     # What is missing, counted by the other value: sum_{s < n - p} C(n, s) u^(n - s).
-    missing = n * _log2(arb(u)) + _log2_sum(n, n - p - 1, 1 / arb(u)) - whole
+    missing = n * _log2(u) + _log2_sum(n, n - p - 1, 1 / arb(u)) - whole
     return whole + (-(arb(2) ** missing)).log1p() / arb.const_log2()
 
 
@@ -127,13 +123,6 @@ def _log2_sum(n: int, p: int, weight: Ball) -> Ball:
     largest = (arb(n + 1).lgamma() - arb(p + 1).lgamma() - arb(n - p + 1).lgamma()) / (
         arb.const_log2()
     ) + p * _log2(weight)
-    # Ratios r / (n - r + 1) / a, which fall with r: the sum in units of its last term.
-    total = term = arb(1)
-    small = arb(2) ** -ctx.prec
-    for r in range(p, max(0, p - _TERMS), -1):
-        term *= r / ((n - r + 1) * weight)
-        total += term
-        if term < small:
-            break
+    total, term = last_terms(n, p, weight, arb(1), arb(2) ** -ctx.prec)
     rest = (term * p / ((n - p + 1) * weight - p)).upper()
     return largest + _log2(total + (arb(0.5, 0.5) * rest))

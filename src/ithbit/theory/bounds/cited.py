@@ -9,7 +9,9 @@ An algorithm must be defined for all parameters: every division by a sum that co
 guarded by one comparison.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
@@ -49,15 +51,23 @@ def _whole_part_of_log2(x: int, factor: int) -> int:
     >>> _whole_part_of_log2(8, 10), _whole_part_of_log2(9, 10**20)
     (30, 316992500144231236290)
     """
-    from flint import arb, ctx
+    from flint import arb
 
     if x & (x - 1) == 0:
         return factor * (x.bit_length() - 1)
-    # The logarithm is irrational, so some precision tells the product from every integer.
-    precision = 64 + factor.bit_length() + x.bit_length().bit_length()
+    bits = factor.bit_length() + x.bit_length().bit_length()
+    return whole_part(lambda: factor * (arb(x).log() / arb.const_log2()), bits)
+
+
+def whole_part(ball: Callable[[], Any], bits: int) -> int:
+    """The whole part, of so many bits, of an irrational number: some precision of the ball tells
+    the number from every integer."""
+    from flint import ctx
+
+    precision = 64 + bits
     while True:
         with ctx.workprec(precision):
-            whole = (factor * (arb(x).log() / arb.const_log2())).floor().unique_fmpz()
+            whole = ball().floor().unique_fmpz()
         if whole is not None:
             return int(whole)
         precision *= 2

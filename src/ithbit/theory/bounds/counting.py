@@ -23,31 +23,13 @@ answer vectors, so solving implies n log2 V <= sum_s log2 Gamma_s(n). Affine fun
 by Lemma 1; for any others the last stage makes its tests for each of the V (V - 1) / 2 differences,
 so N = n kappa V (V - 1) / 2 there. A positive factor common to all V functions may be left out.
 
-*Queries of several tokens.* A query is then a word of t tokens, and the layers take one step for
-each. A stage of step j makes its tests once for every beginning of j tokens: at most n of them, and
-at most A^j over A symbols. Nothing else changes: the steps are stages of a decision from the same
-theta. So n* grows with t, and rightly so, since steps can unfold what theta keeps; copying, where t
-grows with n, is possible. An answer of several tokens is several queries: each asks for the next
-token, given those before.
+*Queries of several tokens.* The layers take one step for each of t tokens, all from the same theta.
+A stage of step j makes its tests once for every beginning of j tokens: at most n of them, and at
+most A^j over A symbols.
 
-*Lemma 1.* Let g_(q,v) be affine on R^p, for n units q of V values v each. At most W = sum_{r<=p}
+*Lemma 1.* Let g_(q,v) be affine on R^p, for n units q of V values v each. At most sum_{r<=p}
 C(n, r) (V - 1)^r vectors w have a theta with g_(q,w_q) > g_(q,v) for all q and all v other than
-w_q. Proof: let A be the set of these w, one theta picked for each. Small generic constants added
-to all functions keep every picked theta, and then no point is a tie of more than p units: a tie is
-an affine equation, and those of p + 1 units have independent constants. Let C_w be the closed
-convex set where w_q is among the greatest, for every q. If |A| > W, some f on A that is not 0 is
-orthogonal to the space, of dimension W, of sums of functions of at most p coordinates:
-
-    sum of f(w') over w' in A with w' = z on S is 0, for every |S| <= p and every z.        (*)
-
-Fix a point. Of all w with f(w) != 0 take one whose C_w is farthest from it, let x be the nearest
-point of C_w, and S the units with a tie at x: |S| <= p. Let D contain C_w, by the inequalities of
-the units in S alone. The others are strict at x, so D and C_w agree near x, and x is the nearest
-point of the convex set D, the only one. Let w' = w on S, w' != w. Then C_w' is part of D, and x is
-not in it: a unit outside S has one winner at x, which is w_q, so x in C_w' would give w' = w. So
-C_w' is farther away, and f(w') = 0. The sum (*) for S and z = w on S is then f(w) != 0: a
-contradiction. For V = 2 this counts cells. (Montúfar, Ren and Zhang show that the number is
-attained; that is cited.)
+w_q. The proof is in docs/recall.md; V = 2 counts cells.
 
 Proof. *Every test has its own epsilon.* Pick one theta for each vector of outcomes that occurs:
 finitely many. Every test f_j becomes f_j - eps_j, with 0 < eps_j below all positive values of f_j
@@ -84,10 +66,12 @@ never 0 where it is asked for, and at the kink of ReLU or ELU both branches have
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
+Bracket = tuple[int, int]  # a number below a border and one past it
 Polynomial = Literal["bezout", "warren"]
 
 # Up to this p the binomial coefficient is a product of p factors; above it Robbins' form of
@@ -101,6 +85,7 @@ _ADDED = 10**6
 _TERMS = 10_000
 # Room for rounding, per bit: the sums below lose less than 2^-46 of their value in doubles.
 _SLACK = 2.0**-42
+_FASTEST = 2**16  # growth of the numbers tried: counts of values as many stay in float range
 _STEPS = 20  # from the number that doubles find to the border
 
 
@@ -108,7 +93,7 @@ _STEPS = 20  # from the number that doubles find to the border
 class Stage:
     """One stage of a decision: `tests` signs per index of functions of `parameters` reals."""
 
-    what: str
+    what: str = field(compare=False)
     parameters: int  # p
     tests: int  # kappa
     degree: int = 1  # l
@@ -171,8 +156,10 @@ def log2_winners(units: int, dimension: int, values: int) -> float:
     n, p, u = units, dimension, values - 1
     if p >= n or p * values >= n * u:  # from the mean on: half of all vectors or more
         return n * math.log2(values)
-    found = _log2_choose(n, p) + p * math.log2(u) + math.log2(_in_units_of_the_last(n, p, u))
-    return min(n * math.log2(values), found)
+    total, term = last_terms(n, p, u, 1.0, 1e-18)
+    if p > _TERMS and term >= 1e-18:
+        total += term * ((n - p + 1) * u) / ((n - p + 1) * u - p)
+    return min(n * math.log2(values), _log2_choose(n, p) + p * math.log2(u) + math.log2(total))
 
 
 def _log2_choose(N: int, p: int) -> float:
@@ -183,23 +170,21 @@ def _log2_choose(N: int, p: int) -> float:
     return (
         p * math.log2(N / p)
         - rest * math.log1p(-p / N) / math.log(2)
-        + 0.5 * math.log2(N / (2 * math.pi * p * rest))
+        + 0.5 * math.log2(N / rest / (2 * math.pi * p))
         + (1 / (12 * N) - 1 / (12 * p + 1) - 1 / (12 * rest + 1)) / math.log(2)
     )
 
 
-def _in_units_of_the_last(N: int, p: int, u: int) -> float:
-    """sum_{r <= p} C(N, r) u^r in units of its last term: the terms before have the ratios
-    r / (N - r + 1) / u."""
-    total = term = 1.0
+def last_terms(n: int, p: int, weight: Any, one: Any, small: Any) -> tuple[Any, Any]:
+    """sum_{r <= p} C(n, r) a^r in units of its last term, without terms below `small` and all but
+    the last `_TERMS`, and the smallest term of it. Their ratios are r / (n - r + 1) / a."""
+    total = term = one
     for r in range(p, max(0, p - _TERMS), -1):
-        term *= r / ((N - r + 1) * u)
+        term *= r / ((n - r + 1) * weight)
         total += term
-        if term < 1e-18:
+        if term < small:
             break
-    if p > _TERMS and term >= 1e-18:
-        total += term * ((N - p + 1) * u) / ((N - p + 1) * u - p)
-    return total
+    return total, term
 
 
 def cells(hyperplanes: int, dimension: int, values: int = 2) -> int:
@@ -252,7 +237,8 @@ def log2_answers(stages: tuple[Stage, ...], n: int, polynomial: Polynomial = "be
     >>> log2_answers((Stage("hidden", 2, 8), Stage("readout", 2, 1)), 10) < 20
     True
     """
-    return math.fsum(log2_gamma(stage, n, polynomial) for stage in stages)
+    found = {stage: log2_gamma(stage, n, polynomial) for stage in set(stages)}
+    return math.fsum(found[stage] for stage in stages)
 
 
 @cache
@@ -272,29 +258,37 @@ def n_star(stages: tuple[Stage, ...], polynomial: Polynomial = "bezout") -> int:
     """
     from ithbit.theory.bounds.borders import excluded, largest_after
 
+    def past(n: int) -> bool:
+        return excluded(stages, n, polynomial)
+
     low, high = _located(stages, polynomial)
-    while not excluded(stages, high, polynomial):
+    while not past(high):
         low, high = high, 2 * high
     # From above: in few steps where the count hardly grows, else by bisection.
     for _ in range(_STEPS):
         last = largest_after(stages, high, polynomial)
-        if not excluded(stages, last, polynomial):
+        if not past(last):
             return last
         high = last
-    while excluded(stages, low, polynomial):
+    while past(low):
         low //= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if excluded(stages, middle, polynomial):
-            high = middle
-        else:
-            low = middle
-    return low
+    return bracketed(past, low, high)[0]
 
 
-def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> tuple[int, int]:
+def bracketed(past: Callable[[int], bool], low: int, high: int, bits: int | None = None) -> Bracket:
+    """Where a test turns from false to true: two neighbours past `low`, or with `bits` two numbers
+    that agree in about so many bits; `high` may be too low."""
+    factor = 2
+    while not past(high):
+        low, high, factor = high, high * factor, min(factor * factor, _FASTEST)
+    while high - low > 1 + (0 if bits is None else high >> bits):
+        middle = math.isqrt(low * high) if high > 4 * low > 0 else (low + high) // 2
+        low, high = (low, middle) if past(middle) else (middle, high)
+    return low, high
+
+
+def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> Bracket:
     """Numbers about the border in doubles: at `high` an excess is beyond rounding, at `low` not."""
-    low, high, factor = 0, max(1, *(stage.parameters // stage.tests for stage in stages)), 2
     each = math.log2(stages[-1].values)
 
     def beyond(n: int) -> bool:
@@ -302,10 +296,5 @@ def _located(stages: tuple[Stage, ...], polynomial: Polynomial) -> tuple[int, in
             return False
         return log2_answers(stages, n, polynomial) - n * each < -_SLACK * n * each
 
-    while not beyond(high):
-        low, high, factor = high, high * factor, factor * factor
-    while high - low > 1 + (high >> 40):
-        far = high > 4 * low > 0
-        middle = math.isqrt(low * high) if far else (low + high) // 2
-        low, high = (low, middle) if beyond(middle) else (middle, high)
-    return low, high
+    first = max(1, *(stage.parameters // stage.tests for stage in stages))
+    return bracketed(beyond, 0, first, bits=40)

@@ -75,12 +75,9 @@ def stages(
     V logits, u_v^T y each. Without hidden units only these products matter, and their differences
     are of rank min(V - 1, d).
 
-    *Queries of several tokens* (RHI; for LHI the split may be any, so their number does not
-    matter). In one layer whose state is affine in theta (SSM, linear attention, Mamba2 with its
-    window fixed) the steps compose to an affine map of theta: the list is that of one token.
-    Elsewhere every step has the stages of each layer, but for what nothing later needs: the output
-    of the last layer before the last step. There the docstrings say what step j adds; where they do
-    not, no list is known.
+    *Queries of several tokens* (docs/recall.md). LHI, and one layer whose state is affine in theta,
+    have the list of one token. Elsewhere every step has the stages of each layer but for the last
+    output, and the docstrings say what step j adds; where they do not, no list is known.
 
     >>> from ithbit.theory.architecture import architecture
     >>> for stage in stages("rhi", architecture("rnn", width=2, hidden=8)):
@@ -93,7 +90,7 @@ def stages(
     additive = arch.kind == "rnn" or (arch.kind == "ssm" and arch.transition == "constant")
     if not arch.hidden and arch.model == "formal" and additive:
         # Affine throughout: the logits are f(sigma) + g(i), and theta = f(sigma).
-        return (Stage("readout", _rank(arch.width, values), 1, values=values),)
+        return (Stage("readout", min(values - 1, arch.width), 1, values=values),)
     if task == "lhi":
         found = _LHI.get((arch.model, arch.kind)) if one_layer else None
     else:
@@ -109,15 +106,24 @@ def stages(
         raise TooDeepError(
             f"bounds are computed for at most {MOST_LAYERS} {each}, got {listed:,}; take fewer"
         )
-    if not arch.hidden and one_layer and (affine := _AFFINE.get(found)):
-        return (affine(arch, values),)
+    if not arch.hidden and one_layer and (p := _affine_parameters(found, arch, values)):
+        return (Stage("readout", p, 1, arch.heads, values=values),)
     *hidden, last = found(arch, query) if found in _BY_STEPS else found(arch)
     return (*hidden, replace(last, values=values))
 
 
-def _rank(width: int, values: int) -> int:
-    """The rank of the differences of V readout vectors of this width."""
-    return min(values - 1, width)
+def _affine_parameters(
+    found: Callable[..., tuple[Stage, ...]], arch: Architecture, values: int
+) -> int | None:
+    """p of one formal layer without hidden units: of S, of beta, of A(sigma) and b(sigma) only the
+    products with the readout vectors matter; z and rho stay."""
+    d, H = arch.width, arch.heads
+    in_head = min(values - 1, arch.head_width)
+    return {
+        _linear_rhi: d * (in_head + 1),
+        _attention_lhi: H * (in_head + 1),
+        _ssm_lhi: min(values - 1, d) * (d + 1),
+    }.get(found)
 
 
 def fixed_bits(task: Task, arch: Architecture) -> int:
@@ -171,19 +177,11 @@ def _linear_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
     return (_relu_features if arch.feature == "relu" else _elu_features)(arch, p1, query)
 
 
-def _linear_affine(arch: Architecture, values: int) -> Stage:
-    """One layer, affine: of a head's S only its products with the readout vectors matter, and z."""
-    p = arch.width * (_rank(arch.head_width, values) + 1)
-    return Stage("readout", p, 1, arch.heads, values=values)
-
-
 def _relu_features(arch: Architecture, p1: int, query: Query) -> tuple[Stage, ...]:
     """ReLU+1 is piecewise affine: x is a quotient of polynomials of one degree over theta.
 
-    Let x_j = X_j / D_j be the input of a layer at step j, of degree delta_j, and s the sum of
-    delta_1 ... delta_j. With the products D_1 ... D_j and D_j, the denominator of a head at step j
-    has degree 1 + delta_j + s, and the numerator, over D_1^2 ... D_j^2 D_j, 1 + delta_j + 2 s. So
-    the output has degree s + H (1 + delta_j + s). Layer 1 has x_j of degree 0, so H.
+    If it is delta_j at step j, the output has degree s + H (1 + delta_j + s), with s the sum of
+    delta_1 ... delta_j (docs/recall.md). Layer 1 has x_j of degree 0, so H.
     """
     d, H, w, t = arch.width, arch.heads, arch.hidden, query.tokens
     found: list[Stage] = []
@@ -239,22 +237,11 @@ def _attention_lhi(arch: Architecture) -> tuple[Stage, ...]:
     return (Stage("hidden", d + H, arch.hidden, H), Stage("readout", d + H, 1, H))
 
 
-def _attention_affine(arch: Architecture, values: int) -> Stage:
-    """Of a head's beta only its products with the readout vectors matter, and rho."""
-    p = arch.heads * (_rank(arch.head_width, values) + 1)
-    return Stage("readout", p, 1, arch.heads, values=values)
-
-
 def _ssm_lhi(arch: Architecture) -> tuple[Stage, ...]:
     """h = A(sigma) alpha(i) + b(sigma), for any maps A and B; a constant A leaves b(sigma)."""
     d, w = arch.width, arch.hidden
     p = d if arch.transition == "constant" else d * d + d
     return (Stage("hidden", p, w), Stage("readout", p, 1))
-
-
-def _ssm_affine(arch: Architecture, values: int) -> Stage:
-    """Of A(sigma) and b(sigma) only the products with the readout vectors matter."""
-    return Stage("readout", _rank(arch.width, values) * (arch.width + 1), 1, values=values)
 
 
 def _gru_rhi(arch: Architecture, query: Query) -> tuple[Stage, ...]:
@@ -374,9 +361,3 @@ _LHI: dict[tuple[str, str], Callable[..., tuple[Stage, ...]]] = {
     ("trained", "mamba2"): _mamba2_lhi,
 }
 _BY_STEPS = (_recurrent_rhi, _linear_rhi, _gru_rhi)  # with stages for every token of the query
-# One layer without hidden units (trained blocks always have some): one stage, fewer numbers.
-_AFFINE: dict[object, Callable[[Architecture, int], Stage]] = {
-    _linear_rhi: _linear_affine,
-    _attention_lhi: _attention_affine,
-    _ssm_lhi: _ssm_affine,
-}

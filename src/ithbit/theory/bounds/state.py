@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from ithbit.families import Task
 from ithbit.theory.architecture import Architecture
+from ithbit.theory.bounds.cited import whole_part
 from ithbit.theory.complexity import causal_complexity
 
 BITS = 32  # float32
@@ -47,17 +48,11 @@ def values_held(bits: int, values: int) -> int:
     >>> values_held(512, 4096), values_held(512, 3)
     (42, 323)
     """
-    from flint import arb, ctx
+    from flint import arb
 
     if values & (values - 1) == 0:
         return bits // (values.bit_length() - 1)
-    precision = 64 + bits.bit_length()
-    while True:  # the logarithm is irrational, so some precision decides
-        with ctx.workprec(precision):
-            whole = (bits * arb.const_log2() / arb(values).log()).floor().unique_fmpz()
-        if whole is not None:
-            return int(whole)
-        precision *= 2
+    return whole_part(lambda: bits * arb.const_log2() / arb(values).log(), bits.bit_length())
 
 
 @dataclass(frozen=True)

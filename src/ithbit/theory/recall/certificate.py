@@ -11,11 +11,11 @@ from typing import Any
 
 from ithbit.display import Printable, lower_text, pluralize
 from ithbit.errors import SpecError
-from ithbit.theory.certifiers.exact import UnsuitableError
-from ithbit.theory.recall.copying import certify_copying, copying
-from ithbit.theory.recall.induction_head import certify_induction_head, induction_head
+from ithbit.theory.certifiers.exact import UnsuitableError, need, rounded_down
+from ithbit.theory.recall.copying import copying, copying_margin
+from ithbit.theory.recall.induction_head import given_scales, induction_head, margin, sizes
 from ithbit.theory.recall.tasks import Recall
-from ithbit.theory.recall.weights import RecallSolution
+from ithbit.theory.recall.weights import RecallSolution, same_weights
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,8 +58,15 @@ def certify_recall(solution: RecallSolution) -> RecallCertificate:
     >>> certify_recall(build_recall(recall("mqar", 4), "softmax-causal", 64)).margin > 3 / 8
     True
     """
-    certify = certify_copying if solution.task.name == "copy" else certify_induction_head
+    task, family, n = solution.task, solution.family, solution.n
     try:
-        return RecallCertificate(solution, certify(solution))
+        if task.name == "copy":
+            same = same_weights(solution, copying(task, family, n))
+            need(same, "a weight is not that of the construction")
+            return RecallCertificate(solution, rounded_down(copying_margin(task, family, n)))
+        scales = given_scales(solution)
+        same = same_weights(solution, induction_head(task, family, n, scales))
+        need(same, "a weight is not that of an induction head")
+        return RecallCertificate(solution, rounded_down(margin(*sizes(task, n), scales)))
     except UnsuitableError as reason:
-        raise SpecError(f"these weights of {solution.task.name} are refused: {reason}") from None
+        raise SpecError(f"these weights of {task.name} are refused: {reason}") from None

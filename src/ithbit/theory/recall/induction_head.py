@@ -10,28 +10,14 @@ followed it when it occurred last? For MQAR the symbols are its keys, then its v
                 two coordinates at t; value s, added to coordinate 3; N: y -> (y_3 - 1, 1, 0, ...)
     output      v y_1 - v^2 / 2 y_2
 
-*Layer 1.* The score is beta ((t - 1)^2 - D^2) with D = l - (t - 1): at t >= 2 token l weighs
-e^(-beta D^2) relative to token t - 1. Let eps = 2 sum_{D>=1} e^(-beta D^2). So token t gets p = E s
-and p' = E s^2, where s is the symbol before it but for a share of at most eps. With M_t =
-E (s - q)^2 the score of layer 2 is gamma (q^2 - M_t) + delta t, since 2 q p - p' = q^2 - M_t.
+Layer 1 brings to every token the symbol before it, layer 2 finds the last token after a q. With
+eps = 2 sum_{D>=1} e^(-beta D^2) and eta = eps (S - 1)^2 the margin is at least 1/2 - err,
 
-    the symbol before t is q        0 <= M_t <= eps (S - 1)^2 =: eta
-    it is not                       M_t >= 1 - eps
-    t = 1                           M_1 >= 0
+    err = (m - 1) (S - 1) e^-c,   c = min(delta - gamma eta, gamma (1 - eps - eta) - delta (m - 1)),
 
-*Layer 2.* Let t* >= 2 be the last token after a q. Relative to it an earlier token after a q, and
-token 1, weighs at most e^-(delta - gamma eta), and any other at most
-e^-(gamma (1 - eps - eta) - delta (m - 1)). With the smaller exponent, c, the m - 1 others take a
-share of at most (m - 1) e^-c, and their symbols differ from that at t* by at most S - 1. So
-
-    |y_1 - s| <= (m - 1) (S - 1) e^-c =: err,       margin >= 1/2 - err,
-
-as v y - v^2 / 2 falls by (s - v) (y - (s + v) / 2) from v = s, which is least for v next to s.
-
-*For every m >= 2 and S >= 2.* With beta >= ln(17 m S^2), delta >= (4/3) ln(8 m S) and gamma =
-2 m delta: beta >= 4.9, so eps <= 2.001 e^-beta and eta <= 1 / (8 m); then gamma eta <= delta / 4
-and eps <= eta (S >= 2), so c >= 3 delta / 4 in both cases, err <= 1/8, and the margin is at
-least 3/8. The weights here are integers: the bound is about them as they are stored.
+and at least 3/8 for every m >= 2 and S >= 2 if beta >= ln(17 m S^2), delta >= (4/3) ln(8 m S) and
+gamma = 2 m delta. docs/recall.md has the proof. The weights here are integers: the bound is about
+them as they are stored.
 """
 
 import math
@@ -40,11 +26,11 @@ import numpy as np
 from flint import arb, ctx
 
 from ithbit.errors import SpecError, as_int
-from ithbit.theory.certifiers.exact import Rational, exact, need, rounded_down
+from ithbit.theory.certifiers.exact import Rational, exact, need
 from ithbit.theory.gadgets import affine
 from ithbit.theory.layers import FloatArray, SoftmaxAttention, matrix
 from ithbit.theory.recall.tasks import Recall
-from ithbit.theory.recall.weights import RecallSolution, checked_size, digits, same_weights
+from ithbit.theory.recall.weights import RecallSolution, checked_size, digits
 
 WIDTH = 7
 EVERY_SIZE = "3/8"
@@ -110,17 +96,12 @@ def _sparse(entries: dict[tuple[int, int], float]) -> FloatArray:
     return matrix(found)
 
 
-def certify_induction_head(solution: RecallSolution) -> float:
-    """A lower bound on the margin, by the proof above with the three scales read off the weights;
-    `UnsuitableError` if any other weight is not as it says."""
-    task, n = solution.task, solution.n
+def given_scales(solution: RecallSolution) -> Scales:
+    """The scales of an induction head, if its other weights are as they should be."""
     queries = [each.Q for each in solution.layers if isinstance(each, SoftmaxAttention)]
-    need(task.name != "copy" and len(queries) == 2, "it needs two softmax layers")
+    need(len(queries) == 2, "it needs two softmax layers")
     need({each.shape for each in queries} == {(WIDTH, WIDTH)}, f"the width is not {WIDTH}")
-    found = (-float(queries[0][1, 2]), -float(queries[1][1, 2]), float(queries[1][2, 2]))
-    same = same_weights(solution, induction_head(task, solution.family, n, found))
-    need(same, "a weight is not that of an induction head")
-    return rounded_down(margin(*sizes(task, n), found))
+    return -float(queries[0][1, 2]), -float(queries[1][1, 2]), float(queries[1][2, 2])
 
 
 def margin(tokens: int, symbols: int, chosen: Scales) -> Rational:

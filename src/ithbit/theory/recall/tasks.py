@@ -7,39 +7,19 @@ one free table is a bound for every task that contains it.
     rhi, lhi            n symbols of V values, an index is the query (V = 2: the paper's tasks)
     mqar                n pairs of a key and a value, in tokens of their own; then one of the keys
     induction           n pairs of tokens over a fixed alphabet of V symbols, then a symbol: what
-                        followed it when it occurred last?
-    induction-growing   the same over n symbols, with 2n - 2 tokens before the last
-    copy                n symbols of V values, then once more, each asked for in turn
+                        followed it when it occurred last? V - 1 answers, for any split only
+    induction-growing   the same over n symbols, with 2n - 2 tokens before the last: n^(n-1) rooted
+                        trees for n queries, of which n^(n-2-e) at least have the last e pairs
+                        fixed; for any split n - 1 queries of n - 1 values
+    copy                n symbols of V values, then once more, each asked for in turn: no bound in
+                        real arithmetic (`ithbit.theory.recall.copying`)
 
-*Prefix and query.* By causality the fingerprint of the prefix does not depend on the query, which
-is one token, at any depth: the stage list of RHI. *Any split.* In one layer of attention, or with
-fixed filters (an SSM with constant A), hold the read-out token fixed and split all other positions
-in any way, interleaved or not: exp(k.q) and phi(k).phi(q) are then functions of one token alone, so
-numerators and denominators are sums of a part of x and a part of q: the stage list of LHI, whose
-numbers do not depend on the order of the tokens.
-
-*mqar.* Prefix and query: keys fixed, values free. Any split: the read-out token is one key, and the
-query is the slot where it stands among other fixed keys.
-
-*induction.* Any split: the read-out token is a symbol *; the first token of a pair is * in one slot
-and another symbol elsewhere, the second is free among the other V - 1.
-
-*induction-growing.* With all n symbols in the prefix, the table maps each symbol to what followed
-it last: a rooted tree, since last occurrences increase along it. All n^(n-1) rooted labelled trees
-occur: for every vertex but the root, children first, write it and its parent, 2n - 2 tokens. So
-(n - 1) log2 n <= sum_s log2 Gamma_s(n), V = n. If the last token sees those before it (Mamba2's
-convolution), let the last e pairs be fixed, with parents all the root: of the n^(n-2) trees with
-this root (e + 1) n^(n-2-e) have its e edges. Any split: as for induction, with n - 1 slots and
-values. If n is excluded, so is every larger one: use only some of the symbols, and repeat the first
-token in front.
-
-*copy* can have no bound in real arithmetic (`ithbit.theory.recall.copying`).
-
-*Two of V values.* With two values alone a task for V values is the binary one, so bounds for bits
-hold for V values too.
-
-*Queries of several tokens.* The index of rhi and the keys of mqar may be words. Their beginnings
-are counted by the stage lists (`ithbit.theory.bounds.stages`); the other tasks ask by one symbol.
+*Prefix and query.* The query is what follows the prefix, at any depth: the stage list of RHI. *Any
+split.* In one layer of attention, or with fixed filters (an SSM with constant A), the token that is
+read is fixed, and the other positions are split in any way: the stage list of LHI. docs/recall.md
+has the free table of each task for both, and the proofs. With two of V values alone a task is the
+binary one, so bounds for bits hold for V values too. The index of rhi and the keys of mqar may be
+words (`ithbit.theory.bounds.stages`).
 """
 
 import math
@@ -52,20 +32,20 @@ from ithbit.families import TASKS, Task
 from ithbit.theory.architecture import Architecture
 from ithbit.theory.bounds import Route, all_routes, conditions, letter, state_route
 from ithbit.theory.bounds.accuracy import accuracy_bound
-from ithbit.theory.bounds.counting import Stage, log2_answers
+from ithbit.theory.bounds.counting import bracketed, log2_answers
 from ithbit.theory.bounds.stages import ONE_TOKEN, Query, fixed_bits, stages
 from ithbit.theory.bounds.state import state_bits, values_held
 
 MOST_VALUES = 10**9
 
-# What n counts; the usual number of values, 0 if it is n; the least number.
-_TASKS = {
-    "rhi": ("symbols", 2, 2),
-    "lhi": ("symbols", 2, 2),
-    "mqar": ("pairs", 4096, 2),
-    "induction": ("pairs", 3, 3),
-    "induction-growing": ("symbols", 0, 0),
-    "copy": ("symbols", 2, 2),
+# What n counts; the usual number of values, 0 if it is n; the least number; the stage lists.
+_TASKS: dict[str, tuple[str, int, int, tuple[Task, ...]]] = {
+    "rhi": ("symbols", 2, 2, ("rhi",)),
+    "lhi": ("symbols", 2, 2, ("lhi",)),
+    "mqar": ("pairs", 4096, 2, ("rhi", "lhi")),
+    "induction": ("pairs", 3, 3, ("lhi",)),
+    "induction-growing": ("symbols", 0, 0, ("rhi", "lhi")),
+    "copy": ("symbols", 2, 2, ()),
 }
 RECALL_ONLY = tuple(name for name in _TASKS if name not in TASKS)
 _SPLITS: dict[Task, str] = {"rhi": "prefix and query", "lhi": "one layer, any split"}
@@ -94,25 +74,16 @@ class Recall:
         what = "alphabet" if self.name == "induction" else "values"
         return f"{self.name} · {what} {self.values:,}" if self.values else self.name
 
-    def splits(self, arch: Architecture) -> Iterator[Task]:
-        """The tasks whose stage lists it has for such layers."""
-        fixed_filters = arch.kind == "ssm" and arch.transition == "constant"
-        if self.name in TASKS:
-            yield "lhi" if self.name == "lhi" else "rhi"
-            return
-        if self.name in ("mqar", "induction-growing"):
-            yield "rhi"
-        if self.name != "copy" and arch.n_layers == 1 and (arch.attention or fixed_filters):
-            yield "lhi"
+    def splits(self, arch: Architecture) -> list[Task]:
+        """The tasks whose stage lists it has for such layers: of LHI, if any split will do."""
+        filters = arch.attention or (arch.kind == "ssm" and arch.transition == "constant")
+        of_lhi = self.name == "lhi" or (arch.n_layers == 1 and filters)
+        return [like for like in _TASKS[self.name][3] if like == "rhi" or of_lhi]
 
     @property
     def answers(self) -> int:
         """How many answers there are: of an alphabet, not the symbol that is asked for."""
         return self.values - (self.name == "induction")
-
-    def stages(self, like: Task, arch: Architecture) -> tuple[Stage, ...] | None:
-        """The stage list."""
-        return stages(like, arch, self.answers, self.query)
 
     def held(self, like: Task, arch: Architecture) -> int:
         """How many answers are held fixed; a pair has two tokens or more."""
@@ -129,7 +100,7 @@ def recall(
     >>> recall("mqar").values, recall("rhi", 16).text
     (4096, 'rhi · values 16')
     """
-    _, usual, least = _TASKS[one_of("unknown task", name, tuple(_TASKS))]
+    _, usual, least, _ = _TASKS[one_of("unknown task", name, tuple(_TASKS))]
     if values is not None and not usual:
         raise SpecError(f"{name} has as many values as symbols, which n counts; leave values out")
     values = usual if values is None else _between(f"values for {name}", values, least)
@@ -164,15 +135,13 @@ def recall_routes(task: Recall, arch: Architecture, bits: int = 32) -> tuple[Rou
 
 def _routes(task: Recall, arch: Architecture, bits: int) -> Iterator[Route]:
     for like in task.splits(arch):
-        held, where = task.held(like, arch), f"; {_SPLITS[like]}"
-        if task.name in TASKS:
-            yield from all_routes(like, arch, bits, task.values, task.query)
-        elif not task.values:
+        held, where = task.held(like, arch), "" if task.name in TASKS else f"; {_SPLITS[like]}"
+        if not task.values:
             yield from _trees(like, arch, bits, held, where)
-        else:
-            more = held - fixed_bits(like, arch)
-            for route in all_routes(like, arch, bits, task.answers, task.query):
-                yield replace(route, n_star=route.n_star + more, theorem=route.theorem + where)
+            continue
+        more = held - fixed_bits(like, arch)
+        for route in all_routes(like, arch, bits, task.answers, task.query):
+            yield replace(route, n_star=route.n_star + more, theorem=route.theorem + where)
     kept = state_bits("rhi", arch, bits) if task.name == "copy" else None
     if kept is not None:
         yield state_route(values_held(kept, task.values) + fixed_bits("rhi", arch), bits)
@@ -184,17 +153,11 @@ def _trees(like: Task, arch: Architecture, bits: int, held: int, where: str) -> 
     free = 2 + held if held else 1  # n^(n-1) trees or n^(n-2-e); (n - 1)^(n-1) tables
 
     def largest(log2_answers_at: Callable[[int], float]) -> int:
-        def allowed(n: int) -> bool:
+        def past(n: int) -> bool:
             tables = (n - free) * math.log2(max(1, n - slots)) * (1 - 2.0**-40)
-            return n < 3 or log2_answers_at(n) >= tables
+            return n > 2 and log2_answers_at(n) < tables
 
-        low, high, factor = 1, 2, 2
-        while allowed(high):
-            low, high, factor = high, high * factor, factor * factor
-        while high - low > 1:
-            middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
-            low, high = (middle, high) if allowed(middle) else (low, middle)
-        return low
+        return bracketed(past, 1, 2, bits=80)[1] - 1
 
     if counted := stages(like, arch, 3):
         *hidden, last = counted
@@ -217,7 +180,7 @@ def recall_accuracy(task: Recall, arch: Architecture, n: int) -> float | None:
     bound is known or the bound says nothing. Answers that are held fixed count as right."""
     least = 1.0
     for like in task.splits(arch) if task.values else ():
-        counted, held = task.stages(like, arch), task.held(like, arch)
+        counted, held = stages(like, arch, task.answers, task.query), task.held(like, arch)
         if counted and n > held:
             share = held / n
             bound = share + (1 - share) * accuracy_bound(counted, n - held)

@@ -3,13 +3,9 @@
 *Possible* rests on explicit weights, with a margin proved for every size; *impossible* on a bound;
 *open* is the rest.
 
-*Induction over a fixed alphabet in one recurrent layer* needs no module of its own. K symbols,
-one-hot tokens x; the state has the table T[a, b] of the last successors and the mark P of the token
-before, K^2 + K numbers, 0 at the start. RNN: T' = (T[a, b] - P[a])+ + (P[a] + x_b - 1)+, P' = x,
-y_b = sum_a (T'[a, b] + x_a - 1)+ = T'[q, b], which is 1 for the answer and else 0. SSM: T' =
-T[a, b] + 2^t x_b P[a], where the embedding of token t has 2^t x, so A(x) is affine in it, and y_b =
-sum_a (T'[a, b] - C (1 - x_a))+ with C >= 2^(m+1) for m tokens: of the sum of 2^t over the tokens b
-after a q, the last exceeds all earlier ones by 2. Tests build both and run them on every input.
+*Induction over a fixed alphabet in one recurrent layer* needs no module of its own: docs/recall.md
+has the weights for K symbols, of width K^2 + K with the last successors in the state, and their
+proof. Tests build both and run them on every input.
 """
 
 from collections.abc import Iterator
@@ -137,18 +133,14 @@ def recall_verdict(task: Recall, arch: Architecture, n: int) -> RecallVerdict:
     if isinstance(found, RecallWeights):
         extra = arch.n_layers - found.depth
         more = f" and {pluralize(extra, 'identity layer')}" if extra else ""
-        because = (
-            f"{pluralize(found.depth, 'layer')} of width {found.width}{more}: margin at least "
-        )
-        because += f"{found.margin} at every size"
-        margin = None
+        layers, margin = f"{pluralize(found.depth, 'layer')} of width {found.width}{more}", None
+        because = f"{layers}: margin at least {found.margin} at every size"
         if found.source.endswith("induction_head") and n <= MOST:
             m, symbols = induction_head.sizes(task, n)
             bound = induction_head.margin(m, symbols, induction_head.scales(m, symbols))
             margin = rounded_down(bound)
             because += f", here at least {lower_text(margin)}"
-        rests = f"proved here: {found.source}"
-        return decided("possible", because, rests, certified=margin)
+        return decided("possible", because, f"proved here: {found.source}", certified=margin)
     route = next((route for route in routes if route.real_arithmetic), None)
     if route is None:
         return decided("open", f"{found}; {no_route}")
@@ -194,11 +186,10 @@ class RecallTable(Printable, list[list[RecallVerdict]]):
                 for depth in _DEPTHS:
                     layers = replace(one, n_layers=depth)
                     if weights and weights.depth == depth:  # of their own sizes
-                        wide = replace(layers, width=weights.width, heads=1, hidden=weights.units)
-                        entry.append(recall_verdict(task, wide, huge))
-                        break
+                        width, units = weights.width, weights.units
+                        layers = replace(layers, width=width, heads=1, hidden=units)
                     entry.append(recall_verdict(task, layers, huge))
-                    if entry[-1].answer == "open":
+                    if entry[-1].answer != "impossible":
                         break
                 self.append(entry)
         self.sizes = f"width {one.width}, hidden {one.hidden}"

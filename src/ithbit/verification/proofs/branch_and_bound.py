@@ -10,6 +10,7 @@ check that they cover all inputs; their bounds and the least margin are computed
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ithbit.display import NO_BOUND, clock, lower_percent, lower_text
+from ithbit.store.bounded_json import bounded_json
 from ithbit.store.linked_files import open_regular
 from ithbit.theory.certificate_file import CertificateError
 from ithbit.theory.layers import FloatArray
@@ -33,6 +35,7 @@ _SAMPLES = 256  # for each index
 _SPOKEN = 0.2  # seconds between two reports of progress
 _NEW = -2  # in place of the bit to fix next: not bounded yet
 _NEAR = 0.9  # of the least margin met
+_MOST_BYTES = 1 << 30  # of an unfinished search
 # How a file of a search may fail to be read; numpy has no attribute for numbers of 8 bits.
 _DAMAGED = (
     *(OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError),
@@ -250,14 +253,16 @@ def read_part(path: Path, weights_sha256: str, n: int) -> tuple[SearchResult, Fl
     if not path.exists():
         return None
     try:
-        open_regular(path).close()  # safetensors would wait for a FIFO
+        with open_regular(path) as opened:  # safetensors would wait for a FIFO
+            if os.fstat(opened.fileno()).st_size > _MOST_BYTES:
+                raise ValueError(f"more than {_MOST_BYTES:,} bytes")
         with safe_open(path, "numpy") as file:
             about = file.metadata() or {}
             if (about.get("format"), about.get("weights_sha256")) != (FORMAT, weights_sha256):
                 return None
             names = ("index", "bits", "limits", "functionals")
             index, bits, limits, functionals = (file.get_tensor(name) for name in names)
-        numbers = json.loads(about["found"])
+        numbers = bounded_json(about["found"].encode())
         nodes, seconds = numbers["nodes"], float(numbers["seconds"])
     except _DAMAGED as error:
         raise CertificateError(f"it is damaged: {str(error)!r:.200}") from error

@@ -22,7 +22,7 @@ from ithbit.errors import OutputError
 from ithbit.models.classifier import token_vectors
 from ithbit.models.stacked import linear
 from ithbit.spec import ModelSpec, RunSpec
-from ithbit.store.linked_files import read_regular
+from ithbit.store.linked_files import need_within, read_regular
 from ithbit.store.records import SECOND, Case, Proof, VerificationRecord
 from ithbit.store.writing import write_output
 from ithbit.tasks.tokens import token_table
@@ -172,7 +172,7 @@ def search_proof(
 
     def keep(found: SearchResult) -> None:
         with suppress(OutputError):
-            write_output(part, part_of(found, bounds.functionals, sha))
+            _write(part, part_of(found, bounds.functionals, sha))
 
     first = start and start[0]
     try:
@@ -184,6 +184,7 @@ def search_proof(
         keep(found)
     else:
         with suppress(OSError):
+            need_within(part.parent)
             part.unlink(missing_ok=True)
     case = Case(found.bits, found.index, found.least_found)
     proof = Proof(
@@ -205,6 +206,15 @@ def search_proof(
         if not checked or _is_wrong(run.model, params, case):
             proof = replace(proof, outcome="refuted", checked=checked)
     return proof, case
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file into a run folder; raises `OutputError`, also if that leads out of the store."""
+    try:
+        need_within(path.parent)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+    write_output(path, data)
 
 
 def _certified(
@@ -237,7 +247,7 @@ def _certified(
         return replace(proof, refused=str(reason))
     proof = _of_certificate(proof, held, data, file)
     try:
-        write_output(file, data)
+        _write(file, data)
     except OutputError:  # a read-only store, or a full disk: to be sought again
         return replace(proof, certificate="", certificate_sha256="")
     return proof
