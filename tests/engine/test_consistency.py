@@ -133,8 +133,9 @@ def test_what_no_bit_but_the_asked_one_moves_is_consistent() -> None:
     loss = ConsistentLoss(spec, token_table("lhi", 5), 1.0, torch.ones(1, 2))
     examples = paired(draw_examples(stream_keys([0]), 5, 0, 12))
     each, out = loss._compared(params, examples)
-    first, last = (float(d.sum()) for d in loss._pair_distances(each, examples))
-    assert first == 0 < last
+    first, mixed, last = (float(d.sum()) for d in loss._pair_distances(each, examples))
+    assert first == 0
+    assert mixed > 0 < last
     assert torch.equal(out, logits(params, spec, loss.table, examples))
 
 
@@ -265,10 +266,15 @@ def test_the_weight_grows_while_the_loss_is_low() -> None:
 
 
 def test_no_run_ends_in_an_epoch_that_is_not_perfect() -> None:
-    history = [epoch(k, 1e-3, 1.0) for k in range(1, 25)]
-    assert not Tightening.after([*history, epoch(25, 1e-3, 0.999)]).finished
-    assert Tightening.after([*history, epoch(25, 1e-3, 0.999), epoch(26, 1e-3, 1.0)]).finished
-    assert Tightening.after([*history, epoch(25, 1e-3, 1.0)]).finished
+    history = [epoch(1, 1e-3, 1.0)]
+    while Tightening.after(history).epochs_left != 1:
+        history.append(epoch(len(history) + 1, 1e-3, 1.0))
+    assert not Tightening.after(history).finished
+    at = len(history) + 1
+    imperfect = epoch(at, 1e-3, 0.999)
+    assert not Tightening.after([*history, imperfect]).finished
+    assert Tightening.after([*history, imperfect, epoch(at + 1, 1e-3, 1.0)]).finished
+    assert Tightening.after([*history, epoch(at, 1e-3, 1.0)]).finished
 
 
 def test_a_run_that_loses_its_solution_tightens_again_more_slowly() -> None:

@@ -12,9 +12,10 @@ ways:
 
 Compared are the outputs of every layer but the last, at the tokens that two inputs have in common
 (the query, the end, and bits of equal value), and at the read-out token what the last layer has
-mixed, before it works on that token alone. The states of a GRU's last layer are compared at every
-token if the index comes first. All are compared as what follows takes them (`Blocks.normal`): up to
-LayerNorm's scale, for instance. A user's layer is compared by its outputs.
+mixed and what it makes of it: a norm of what nearly cancels would enlarge the little that is left.
+The states of a GRU's last layer are compared at every token if the index comes first. All are
+compared as what follows takes them (`Blocks.normal`): up to LayerNorm's scale, for instance. A
+user's layer is compared by its outputs.
 
 A distance d counts as (c / 50) log(1 + 50 w d / c), where c is the protocol's `consistency` and w
 the weight of the epoch (`tightening.py`). That is w d while small; for a large w the pull on d is
@@ -48,8 +49,8 @@ class ConsistentLoss:
     ) -> None:
         self.spec, self.table, self.weights = spec, table, weights
         self.level = consistency * _LEVEL
-        # With the index first, a GRU knows it at every token, and so should its states.
-        self.states = spec.family == "gru" and spec.task == "lhi"
+        # With the index first, every state follows it, and should depend on nothing else.
+        self.states = blocks_of(spec).carries_state and spec.task == "lhi"
 
     def gradients(
         self, params: Params, whole: Params, examples: Examples, first: Tensor, flips: bool

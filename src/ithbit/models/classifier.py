@@ -39,7 +39,8 @@ class Blocks:
     """A family's block, and its stages before the first block and after the last.
 
     A block mixes tokens (`mix`, residual included), then works on every token alone. What follows
-    it, and what works on tokens alone, takes its input up to `normal`.
+    it, and what works on tokens alone, takes its input up to `normal`. If it `carries_state`, its
+    output at a token is all that later tokens get from the past.
     """
 
     init_block: Init
@@ -50,6 +51,7 @@ class Blocks:
     enter: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
     init_leave: Init = lambda spec, generator: {}
     leave: Callable[[Params, Tensor], Tensor] = lambda params, rows: rows
+    carries_state: bool = False
 
     def block(self, params: Params, spec: ModelSpec, stream: Stream, readout_only: bool) -> Tensor:
         """One block's output at all tokens, or only at the last: seed batch token dim."""
@@ -74,7 +76,7 @@ BLOCKS: dict[str, Blocks] = {
     "softmax-causal": _SOFTMAX,
     "linear-full": _LINEAR,
     "linear-causal": _LINEAR,
-    "gru": Blocks(gru.init_block, gru.block, normal=lambda x: x),
+    "gru": Blocks(gru.init_block, gru.block, normal=lambda x: x, carries_state=True),
     "mamba2": Blocks(
         mamba2.init_block,
         mamba2.block,

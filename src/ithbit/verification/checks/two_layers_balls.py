@@ -84,6 +84,17 @@ def _axes(g: FloatArray) -> FloatArray:
         return np.broadcast_to(np.eye(g.shape[1]), (len(g), g.shape[1], g.shape[1]))
 
 
+def _scaled(g: FloatArray, most: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Generators and errors of δ g ε for any |δ| <= most (slot, 1) and vectors g (slot, dim,
+    vector). Along the axes P of g it is P' (P g) and (1 - P' P) g with the transpose P'."""
+    P, size = _axes(g), np.abs(g).sum(-1, keepdims=True)
+    back, one, off = P.swapaxes(1, 2), np.eye(g.shape[1]), off_by(g.shape[1] + g.shape[2])
+    along = np.abs(np.matmul(P, g)).sum(-1, keepdims=True) + off * np.matmul(np.abs(P), size)
+    missed = np.abs(one - back @ P) + off * (one + np.abs(back) @ np.abs(P))
+    own = back * (along[..., 0] * most * UP)[:, None]
+    return own, np.matmul(missed, size)[..., 0] * most * UP
+
+
 def _phi(x: Any) -> Any:
     return x + 1 if x > 0 else x.exp() if x <= 0 else x.exp().union(x + 1)
 
@@ -280,7 +291,8 @@ class TwoAttentionLayers:
     def _first(self, slots: Any, free: Any, fixed: Any) -> TokenSet:
         """What layer 1's attention gives every slot: a ratio N/D of sums over known numbers. With
         m = N/D at ε = 0, it is m + (N - m D)/D, and N - m D = g ε. Where weights differ by much,
-        the exact ends along the axes of g may be far closer. Errors are symbols after the bits."""
+        the exact ends along the axes of g may be far closer. A head's remainders are symbols too,
+        after those of the bits."""
         n, k = self.n, len(free)
         off, own, parts = off_by(3 * n), np.arange(k), []
         for w, v in zip(self.w, self.v, strict=True):
@@ -302,9 +314,10 @@ class TwoAttentionLayers:
             g = w1[:, None] * (v1.T - m[..., None]) - w0[:, None] * (v0.T - m[..., None])
             top, bottom = 1 / least, 1 / most[:, None, None]
             wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * ENTRY * sums[:, None]
-            e = (top - bottom)[..., 0] * np.abs(g).sum(-1) / 4 * (1 + off) + 2 * wrong * top[..., 0]
-            e = e + off_by(2) * np.abs(m) + TINY * top[..., 0]
-            found = TokenSet(m, g * ((top + bottom) / 4), e * UP).with_symbols()
+            rest, e = _scaled(g, (top - bottom)[..., 0] / 4 * (1 + off))
+            e = e + 2 * wrong * top[..., 0] + off_by(2) * np.abs(m) + TINY * top[..., 0]
+            G = np.concatenate([g * ((top + bottom) / 4), rest], -1)
+            found = TokenSet(m, G, e * UP)
             # A range is at least bottom / top as wide as the form, so most slots need none.
             at = np.flatnonzero((bottom < NARROWER * top)[:, 0, 0])
             if len(at):

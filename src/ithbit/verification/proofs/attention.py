@@ -26,8 +26,8 @@ from ithbit.verification.proofs.ratio_ends import across, principal_axes, ratio_
 from ithbit.verification.proofs.token_balls import ENTRY
 
 _UP = 1 + slack(8)
-# Exact ranges are sought where a remainder is this share of what the symbols move, and of the largest
-# coordinate, at least; they are taken if they are that share of the width.
+# Exact ranges are sought where a remainder is this share of what the symbols move, and of the
+# largest coordinate, at least; they are taken if they are that share of the width.
 _LOOSE, _VISIBLE, _NARROW = 0.2, 1e-5, 0.8
 
 

@@ -8,9 +8,10 @@ factor of n while the ratio hardly moves, and the form is wide. But for any t
 
 with equality for one of them, so F(t) <= 0 proves N/D <= t where D > 0; the least such t is the
 greatest ratio. The values of tokens differ mostly along one line, so ranges along axes that follow
-it are narrower than those of coordinates: any axis a makes aᵀN / D such a ratio. Newton's method finds it (Dinkelbach): from the ratio at some ε, the best ε for that
-t gives the next, larger ratio, and a few steps suffice. What it finds is used only after F has been
-bounded from above with all rounding. The least ratio is that of -N.
+it are narrower than those of coordinates: any axis a makes aᵀN / D such a ratio. Newton's method
+finds it (Dinkelbach): from the ratio at some ε, the best ε for that t gives the next, larger ratio,
+and a few steps suffice. What it finds is used only after F has been bounded from above with all
+rounding. The least ratio is that of -N.
 """
 
 import numpy as np
@@ -73,3 +74,21 @@ def across(matrix: FloatArray, sizes: FloatArray) -> FloatArray:
     if sizes.ndim == matrix.ndim:
         return np.matmul(np.abs(matrix), sizes)
     return np.matmul(np.abs(matrix), sizes[..., None])[..., 0]
+
+
+def scaled(
+    vectors: FloatArray, e: FloatArray, radius: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """δ (V ε ± e) for any |δ| <= radius (...) and vectors V (... dim symbol): generators (... dim
+    axis) and an error (... dim), which keep the directions of V; and the size of V ε ± e."""
+    d, count = vectors.shape[-2:]
+    axes, missed = principal_axes(vectors.swapaxes(-1, -2))
+    back = axes.swapaxes(-1, -2)
+    size = np.abs(vectors).sum(-1) * (1 + slack(count)) + e
+    along = np.abs(np.matmul(back, vectors)).sum(-1) * (1 + slack(count))
+    along = along + across(back, e) + slack(d + 4) * across(back, size)
+    return (
+        axes * (along * radius[..., None] * _UP)[..., None, :],
+        across(missed, size * radius[..., None]) * _UP,
+        size,
+    )

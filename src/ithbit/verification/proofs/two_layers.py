@@ -42,7 +42,7 @@ from ithbit.verification.proofs.attention import (
 from ithbit.verification.proofs.bands import Bands, bands_of, everything, need_steps
 from ithbit.verification.proofs.interface import Ints, NodeBounds
 from ithbit.verification.proofs.one_layer import of_logit
-from ithbit.verification.proofs.ratio_ends import across, principal_axes
+from ithbit.verification.proofs.ratio_ends import scaled
 from ithbit.verification.proofs.single_inputs import Points
 from ithbit.verification.proofs.token_balls import (
     ENTRY,
@@ -369,13 +369,8 @@ class TwoLayers:
         shift = 0 if self.softmax else -m * DENOMINATOR_EPS
         c, G = m + middle[..., None] * (N.c + shift), N.G * middle[..., None, None]
         vectors = np.concatenate([(N.c + shift)[..., None], N.G], -1)
-        size = np.abs(vectors).sum(-1) * (1 + slack(vectors.shape[-1])) + N.e
-        axes, missed = principal_axes(vectors.swapaxes(-1, -2))
-        back = axes.swapaxes(-1, -2)
-        along = np.abs(np.matmul(back, vectors)).sum(-1) * (1 + slack(vectors.shape[-1]))
-        along = along + (1 + slack(self.size + 2)) * across(back, N.e)
-        along = (along + slack(self.size + 2) * across(back, size)) * radius[..., None] * _UP
-        rest = N.e * middle[..., None] + across(missed, size * radius[..., None])
+        own, missed, size = scaled(vectors, N.e, radius)
+        rest = N.e * middle[..., None] + missed
         off = slack(8) * (np.abs(m) + (size + np.abs(m) * DENOMINATOR_EPS) * top[..., None])
         out = Form(c, G, off * _UP + TINY)
         att = high / np.maximum(most, 1e-300)[:, None]
@@ -385,7 +380,7 @@ class TwoLayers:
         matters += ((far / np.maximum(most, 1e-300)[:, None])[..., None] * moved).sum((1, 2))
         matters += np.abs(G[..., : len(free) + bands.count]).sum((1, 2))
         flat = (nodes, self.heads * self.size)
-        own = (axes * along[..., None, :])[..., None, :] * np.eye(self.heads)[:, None, :, None]
+        own = own[..., None, :] * np.eye(self.heads)[:, None, :, None]
         both = np.concatenate([out.G.reshape(*flat, -1), own.reshape(*flat, -1)], -1)
         out = Form(out.c.reshape(flat), both, out.e.reshape(flat))
         return with_own(out, rest.reshape(flat) * _UP), matters
