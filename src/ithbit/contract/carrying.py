@@ -17,6 +17,7 @@ from ithbit.contract.leaks import late_rows
 _HELD = 8  # neighbouring cuts whose effect ends at one output
 _APART = 4  # cuts that are looked at first: two of them are among any `_HELD` neighbours
 _DRAWS = 6
+_OVERTIME = 1.0  # seconds that may be spent on what was seen, when time is over
 _SPENT = 0.3  # of the time, after which no longer inputs are tried
 _EVERY = (130, 128, 64, 32, 16)
 _LONGER = ((257, 247, 257), (513, 503, 513), (1025, 1015, 1025))  # length and cuts, for one border
@@ -49,6 +50,8 @@ def _walls(run: CheckRun, length: int, cuts: list[int]) -> list[int]:
         return []
     walls: set[tuple[int, int]] | None = None  # output and entry
     for draw in range(_DRAWS):
+        if run.clock.left < -_OVERTIME:
+            return []
         found = _held(_last(run, draw, length, cuts), length, _HELD)
         walls = found if walls is None else walls & found
         if not walls:

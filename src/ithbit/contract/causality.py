@@ -6,6 +6,7 @@ Then borders of chunks and one off on either side, then every cut at one length,
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 
@@ -14,7 +15,8 @@ from ithbit.contract.checking import CheckRun
 from ithbit.contract.comparison import apart
 from ithbit.contract.findings import Finding
 from ithbit.contract.inputs import FUTURES, VAST
-from ithbit.contract.leaks import Observed, finding_of, search
+from ithbit.contract.leaks import finding_of, read_first, search
+from ithbit.contract.second_process import SecondProcess
 
 LENGTHS = (
     *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1000, 1024),
@@ -23,6 +25,8 @@ LENGTHS = (
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
 # Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
 _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
+_REST = (0.65, 0.35)  # the share of time left from which on few cuts end; with a second process
+_UP_TO = 8  # times as long as one row: a first call, of a few rows
 _AFTER_CALLS = "what it reads depends on the calls before"
 _FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
@@ -65,23 +69,33 @@ def _nearby_cuts(length: int, done: list[int]) -> list[int]:
     return [cut for cut in border_cuts(length) if cut >= near or length < near]
 
 
-def check_causal(run: CheckRun) -> None:
-    """The clause causal, and overflow beside it."""
-    with run.attempt("causal"):
-        found = _searched(run)
-        if found is not None and found.clause != "causal":  # not in a new layer
-            run.report(found)
-            run.caller = run.caller.like(fresh=True)
-            found = _searched(run)
-        if found is not None:
-            run.report(found)
-        elif not run.cuts:
-            run.skip("causal", "no length from 2 on is taken")
-        else:
+def check_causal(run: CheckRun, others: SecondProcess) -> None:
+    """The clause causal, and overflow beside it; the first job of the others is `try_borders`."""
+    for _ in range(2):
+        with run.attempt("causal"):
+            found = _few(run)
+            if found is None:
+                others.join(0)
+            else:
+                others.end()
+                _note_leak(run, found)
+        if run.caller.fresh or not run.after_calls:
+            break
+        others.end()
+        run.caller = run.caller.like(fresh=True)
+    if "causal" not in run.results:
+        if run.cuts:
             run.keep("causal", _note(run))
+        else:
+            run.skip("causal", "no length from 2 on is taken")
     if not run.leaks:
         run.keep("overflow", "later tokens 30 and 1000 times as large")
     run.skip("overflow", "later tokens matter anyway")
+
+
+def _note_leak(run: CheckRun, found: Finding) -> None:
+    run.report(found)
+    run.after_calls = run.after_calls or found.clause != "causal"
 
 
 def _note(run: CheckRun) -> str:
@@ -92,41 +106,67 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
-def _searched(run: CheckRun) -> Finding | None:
-    caller, total = run.caller, run.clock.left
+def _look(
+    run: CheckRun,
+    place: str,
+    length: int,
+    cuts: list[int],
+    caller: Caller | None = None,
+    how: str = "",
+) -> Finding | None:
+    caller = caller or run.caller
+    seen = search(run, caller, place, length, cuts)
+    return finding_of(run, caller, "causal", seen, how) if seen else None
 
-    def look(
-        place: str, length: int, cuts: list[int], with_caller: Caller = caller
-    ) -> Observed | None:
-        return search(run, with_caller, place, length, cuts)
 
-    for dense in (False, True):
-        for length in LENGTHS:
-            share = 0.45 if dense else 0.65  # of the time, from which on the rest is for others
-            if dense and length not in _DENSE:
-                continue
-            if run.cuts and run.clock.left < share * total:
-                run.too_slow |= set() if dense else {length}
-                continue
-            if not run.takes(length):
-                continue
-            few = few_cuts(length)
-            cuts = [cut for cut in border_cuts(length) if cut not in few] if dense else few
-            if run.mixes and dense:
-                cuts = cuts[:: max(1, len(cuts) // 8)]
-            if cuts and (seen := look("border" if dense else "few", length, cuts)):
-                return finding_of(run, caller, "causal", seen)
-    full = longest_of(run, EVERY_CUT)
-    if full and run.clock.left > 0.4 * total:
-        cuts = list(range(1, full)) if not run.mixes else list(range(1, full, 9))
-        if seen := look("every", full, cuts):
-            return finding_of(run, caller, "causal", seen)
-    for length, first in _LONG:
-        if run.clock.left < 0.4 * total or run.mixes or not run.takes(length):
+def _few(run: CheckRun) -> Finding | None:
+    """Few cuts at every length."""
+    for length in LENGTHS:
+        if run.cuts and run.clock.left < _REST[run.in_two] * run.total:
+            run.too_slow.add(length)
             continue
-        quick = run.taken[length] < 2 * _QUICK and run.seconds_of(length) < _QUICK
-        if quick and (seen := look("every", length, list(range(first, length)))):
-            return finding_of(run, caller, "causal", seen)
+        cuts = few_cuts(length)
+        first = None if run.mixes else partial(read_first, run, "few", length, cuts)
+        if run.takes(length, trial=first) and (found := _look(run, "few", length, cuts)):
+            return found
+    return None
+
+
+def try_borders(run: CheckRun) -> None:
+    """Borders of chunks, every cut, every kind of future, and other weights."""
+    with run.attempt("causal"):
+        found = _borders(run) or _kinds(run)
+        if found is not None:
+            _note_leak(run, found)
+
+
+def _borders(run: CheckRun) -> Finding | None:
+    for length in _DENSE:
+        if run.clock.left < 0.45 * run.total or not run.takes(length):
+            continue
+        few = few_cuts(length)
+        cuts = [cut for cut in border_cuts(length) if cut not in few]
+        if run.mixes:
+            cuts = cuts[:: max(1, len(cuts) // 8)]
+        if cuts and (found := _look(run, "border", length, cuts)):
+            return found
+    full = longest_of(run, EVERY_CUT)
+    if full and run.clock.left > 0.4 * run.total:
+        cuts = list(range(1, full)) if not run.mixes else list(range(1, full, 9))
+        if found := _look(run, "every", full, cuts):
+            return found
+    for length, first in _LONG:
+        if run.clock.left < 0.4 * run.total or run.mixes or not run.takes(length):
+            continue
+        quick = run.taken[length] < _UP_TO * _QUICK and run.seconds_of(length) < _QUICK
+        if quick and (found := _look(run, "every", length, list(range(first, length)))):
+            return found
+    return None
+
+
+def _kinds(run: CheckRun) -> Finding | None:
+    """Each kind of future, single rows, vast tokens, and weights moved from their first values."""
+    caller = run.caller
     small = longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
     cuts = [cut for cut in (1, 2, small // 4, small // 2, small - 2, small - 1) if 0 < cut < small]
     for kind in FUTURES:
@@ -142,11 +182,11 @@ def _searched(run: CheckRun) -> Finding | None:
     with run.attempt("gradient"):
         if moved(run.draw("moved", 2, small)).isfinite().all():
             for length in [small, *run.lengths_taken([257])]:
-                if length > small and run.clock.left < 0.3 * total:
+                if length > small and run.clock.left < 0.3 * run.total:
                     continue
-                if seen := look("moved", length, border_cuts(length), moved):
-                    how = ", at weights moved from their first values"
-                    return finding_of(run, moved, "causal", seen, how)
+                how = ", at weights moved from their first values"
+                if found := _look(run, "moved", length, border_cuts(length), moved, how):
+                    return found
     run.results.pop("gradient", None)
     return None
 

@@ -76,6 +76,12 @@ def search(
     return None
 
 
+def read_first(run: CheckRun, place: str, length: int, cuts: Sequence[int]) -> None:
+    """Have the layer read the inputs of a search, whose outputs are kept for it."""
+    drawings = [_drawing(run, place, length, cut, k, None) for k, cut in enumerate(cuts)]
+    _read(run.caller, drawings)
+
+
 def _drawing(
     run: CheckRun,
     place: str,
@@ -103,13 +109,7 @@ def _compared(
     examined: int = 4,
 ) -> tuple[Effect, ...]:
     g = torch.Generator().manual_seed(run.seed("jitter"))
-    key = tuple((each.length, each.base_seed, each.base) for each in drawings)
-    if key not in caller.kept or caller.fresh:
-        if len(caller.kept) >= _FIRST:
-            caller.kept.clear()
-        x = torch.stack([drawing.x() for drawing in drawings])
-        caller.kept[key] = x, caller(x)
-    x, base = caller.kept[key]
+    x, base = _read(caller, drawings)
     y = torch.stack([each.other(row) for each, row in zip(drawings, x, strict=True)])
     found = effects_of_future(
         caller,
@@ -125,6 +125,17 @@ def _compared(
     if caller.dtype == run.caller.dtype:
         run.exact = run.exact and found.exact
     return found.effects
+
+
+def _read(caller: Caller, drawings: list[Drawing]) -> tuple[Tensor, Tensor]:
+    """The inputs, and what the layer gives for them."""
+    key = tuple((each.length, each.base_seed, each.base) for each in drawings)
+    if key not in caller.kept or caller.fresh:
+        if len(caller.kept) >= _FIRST:
+            caller.kept.clear()
+        x = torch.stack([drawing.x() for drawing in drawings])
+        caller.kept[key] = x, caller(x)
+    return caller.kept[key]
 
 
 def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> bool:

@@ -1,0 +1,164 @@
+"""A second process for a part of a check, where there are two processors: a copy of this one.
+
+What a check tries does not depend on it. The jobs of the second process are done in this one if
+there is no second one, if it ends early, or if what was found here changes what they need.
+"""
+
+import contextlib
+import os
+import pickle
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ithbit.contract.checking import CheckRun, Clock
+from ithbit.contract.findings import ClauseResult
+from ithbit.contract.watching import CannotCheckError
+from ithbit.errors import LayerError
+
+Job = Callable[[CheckRun], None]
+_EACH = 0.75  # of the seconds that are left, which each of two processes may use
+
+
+@dataclass(frozen=True)
+class _Gained:
+    """What a job has added to a check."""
+
+    results: dict[str, ClauseResult]
+    lengths: set[int]
+    cuts: int
+    futures: set[str]
+    refused: dict[int, str]
+    too_slow: set[int]
+    remarks: list[str]
+    exact: bool
+    after_calls: bool
+    seconds: float
+    is_over: bool
+
+
+@dataclass
+class SecondProcess:
+    """Jobs, in their order, that a copy of this process does or that `join` does."""
+
+    run: CheckRun
+    jobs: Sequence[Job]
+    _pid: int = 0
+    _pipe: IO[bytes] | None = None
+    _joined: set[int] = field(default_factory=set)
+
+    def start(self) -> "SecondProcess":
+        """Begin with the jobs in a copy of this process, if that is safe."""
+        if not _can_fork(self.run):
+            return self
+        self.run.clock = self.run.clock.part(_EACH)
+        self.run.total, self.run.in_two = self.run.clock.left, True
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            _work(self.run, self.jobs, writing)
+        os.close(writing)
+        self._pid, self._pipe = pid, os.fdopen(reading, "rb")
+        return self
+
+    def join(self, job: int) -> None:
+        """Add what a job has found, when it is done; do it here, if no other process does."""
+        if job in self._joined:
+            return
+        if self._pipe is not None:
+            self.run.caller.beat("")  # this process waits
+            try:
+                gained = pickle.load(self._pipe)
+            except (EOFError, pickle.UnpicklingError):  # the layer has ended that process
+                self.end()
+            else:
+                if isinstance(gained, str):
+                    raise CannotCheckError(gained)
+                _add(self.run, gained)
+                self._joined.add(job)
+                return
+        self._joined.add(job)
+        self.jobs[job](self.run)
+
+    def end(self) -> None:
+        """End the second process: its other jobs are done here when they are joined."""
+        if self._pipe is None:
+            return
+        self._pipe.close()
+        self._pipe = None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def _can_fork(run: CheckRun) -> bool:
+    """Whether a copy of this process is as good as this one: no thread but this one, no GPU, and a
+    processor for it."""
+    if not run.two_processes or run.settings.device != "cpu":
+        return False
+    try:
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        return threads == 1 and len(os.sched_getaffinity(0)) > 1
+    except (OSError, AttributeError):
+        return False
+
+
+def _work(run: CheckRun, jobs: Sequence[Job], writing: int) -> None:
+    """The second process: it does the jobs, writes what they add, and ends."""
+    status = 1
+    try:
+        run.clock = Clock(run.clock.left)
+        with os.fdopen(writing, "wb") as pipe:
+            for job in jobs:
+                answer: Any
+                try:
+                    answer = _gained(run, job)
+                except LayerError as error:
+                    answer = str(error)
+                pickle.dump(answer, pipe)
+                pipe.flush()
+                if isinstance(answer, str):
+                    break
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _gained(run: CheckRun, job: Job) -> _Gained:
+    before, spent = dict(run.results), run.clock.spent
+    lengths, cuts, remarks = set(run.lengths), run.cuts, len(run.remarks)
+    job(run)
+    return _Gained(
+        {k: v for k, v in run.results.items() if before.get(k) != v},
+        run.lengths - lengths,
+        run.cuts - cuts,
+        set(run.futures),
+        dict(run.refused),
+        set(run.too_slow),
+        run.remarks[remarks:],
+        run.exact,
+        run.after_calls,
+        run.clock.spent - spent,
+        run.clock.left < 0,
+    )
+
+
+def _add(run: CheckRun, gained: _Gained) -> None:
+    for clause, result in gained.results.items():
+        had = run.results.get(clause)
+        if had is None or (had.finding is None and result.outcome != "not checked"):
+            run.results[clause] = result
+    run.lengths |= gained.lengths
+    run.cuts += gained.cuts
+    run.futures |= gained.futures
+    run.refused = gained.refused | run.refused
+    run.too_slow |= gained.too_slow
+    run.remarks += gained.remarks
+    run.exact = run.exact and gained.exact
+    run.after_calls = run.after_calls or gained.after_calls
+    run.seconds_elsewhere += gained.seconds
+    run.is_over = run.is_over or gained.is_over
