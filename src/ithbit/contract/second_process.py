@@ -5,16 +5,16 @@ there is no second one, if it ends early, or if what was found here changes what
 """
 
 import contextlib
+import json
 import os
-import pickle
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ithbit.contract.checking import CheckRun, Clock
-from ithbit.contract.findings import ClauseResult
+from ithbit.contract.findings import ClauseResult, Finding
 from ithbit.contract.watching import CannotCheckError
 from ithbit.errors import LayerError
 
@@ -46,7 +46,7 @@ class SecondProcess:
     run: CheckRun
     jobs: Sequence[Job]
     _pid: int = 0
-    _pipe: IO[bytes] | None = None
+    _pipe: IO[str] | None = None
     _joined: set[int] = field(default_factory=set)
 
     def start(self) -> "SecondProcess":
@@ -61,7 +61,7 @@ class SecondProcess:
             os.close(reading)
             _work(self.run, self.jobs, writing)
         os.close(writing)
-        self._pid, self._pipe = pid, os.fdopen(reading, "rb")
+        self._pid, self._pipe = pid, os.fdopen(reading)
         return self
 
     def join(self, job: int) -> None:
@@ -70,16 +70,15 @@ class SecondProcess:
             return
         if self._pipe is not None:
             self.run.caller.beat("")  # this process waits
-            try:
-                gained = pickle.load(self._pipe)
-            except (EOFError, pickle.UnpicklingError):  # the layer has ended that process
-                self.end()
-            else:
-                if isinstance(gained, str):
-                    raise CannotCheckError(gained)
-                _add(self.run, gained)
+            line = self._pipe.readline()
+            if line.endswith("\n"):
+                answer = json.loads(line)
+                if "cannot" in answer:
+                    raise CannotCheckError(answer["cannot"])
+                _add(self.run, _gained_from(answer))
                 self._joined.add(job)
                 return
+            self.end()  # the layer has ended that process
         self._joined.add(job)
         self.jobs[job](self.run)
 
@@ -112,16 +111,14 @@ def _work(run: CheckRun, jobs: Sequence[Job], writing: int) -> None:
     status = 1
     try:
         run.clock = Clock(run.clock.left)
-        with os.fdopen(writing, "wb") as pipe:
+        with os.fdopen(writing, "w") as pipe:
             for job in jobs:
-                answer: Any
                 try:
-                    answer = _gained(run, job)
+                    answer = asdict(_gained(run, job))
                 except LayerError as error:
-                    answer = str(error)
-                pickle.dump(answer, pipe)
-                pipe.flush()
-                if isinstance(answer, str):
+                    answer = {"cannot": str(error)}
+                print(json.dumps(answer, default=list), file=pipe, flush=True)
+                if "cannot" in answer:
                     break
         status = 0
     finally:
@@ -144,6 +141,23 @@ def _gained(run: CheckRun, job: Job) -> _Gained:
         run.after_calls,
         run.clock.spent - spent,
         run.clock.left < 0,
+    )
+
+
+def _gained_from(answer: dict[str, Any]) -> _Gained:
+    results = {}
+    for clause, had in answer["results"].items():
+        finding = Finding(**had["finding"]) if had["finding"] else None
+        results[clause] = ClauseResult(**had | {"finding": finding})
+    return _Gained(
+        **answer
+        | {
+            "results": results,
+            "lengths": set(answer["lengths"]),
+            "futures": set(answer["futures"]),
+            "refused": {int(length): why for length, why in answer["refused"].items()},
+            "too_slow": set(answer["too_slow"]),
+        }
     )
 
 
