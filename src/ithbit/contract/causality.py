@@ -1,5 +1,4 @@
-"""The clauses about later tokens, by replacing them: causal, overflow, train-eval, float32 and
-bfloat16.
+"""The clauses about later tokens, by replacing them: causal, overflow and train-eval.
 
 Few cuts at every length come first: where a call is dear, the length matters more than the cut.
 Then borders of chunks and one off on either side, then every cut at one length, then any.
@@ -27,12 +26,11 @@ EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that th
 _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
 _REST = (0.65, 0.35)  # the share of time left from which on few cuts end; with a second process
 _UP_TO = 8  # times as long as one row: a first call, of a few rows
-_AFTER_CALLS = "what it reads depends on the calls before"
+AFTER_CALLS = "what it reads depends on the calls before"
 _FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
 _ALONE = (17, 65)  # where rows are tried one by one
-_NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
-_EVERY_NEAR = 65  # every cut is tried of it, in narrower dtypes and in training mode
+EVERY_NEAR = 65  # every cut is tried of it, in narrower dtypes and in training mode
 _DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
 
 
@@ -61,11 +59,11 @@ def border_cuts(length: int) -> list[int]:
     return sorted(cut for cut in borders | ends | fixed if 0 < cut < length)
 
 
-def _nearby_cuts(length: int, done: list[int]) -> list[int]:
+def nearby_cuts(length: int, done: list[int]) -> list[int]:
     """Every cut at 65 tokens; what that has shown is left out of longer inputs."""
-    if length == _EVERY_NEAR:
+    if length == EVERY_NEAR:
         return list(range(1, length))
-    near = _EVERY_NEAR - 1 if _EVERY_NEAR in done else 0
+    near = EVERY_NEAR - 1 if EVERY_NEAR in done else 0
     return [cut for cut in border_cuts(length) if cut >= near or length < near]
 
 
@@ -99,10 +97,10 @@ def _note_leak(run: CheckRun, found: Finding) -> None:
 
 
 def _note(run: CheckRun) -> str:
-    return f"lengths {_listed(run.lengths)}; {run.cuts} cuts"
+    return f"lengths {listed(run.lengths)}; {run.cuts} cuts"
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
@@ -233,7 +231,7 @@ def check_training(run: CheckRun) -> None:
                 return run.skip("train-eval", "random in training mode at a fixed seed too")
         done: list[int] = []
         for length in lengths:
-            several = _nearby_cuts(length, done) if length in (17, 65) else few_cuts(length)
+            several = nearby_cuts(length, done) if length in (17, 65) else few_cuts(length)
             for cuts, rows in ((few_cuts(length), 1), (several, None)):
                 if run.clock.left < 0 or (length > 65 and rows == 1 and not run.mixes):
                     continue
@@ -243,40 +241,7 @@ def check_training(run: CheckRun) -> None:
                 if seen is not None:
                     how = ", in training mode"
                     run.report(finding_of(run, caller, "train-eval", seen, how))
-                    return run.skip("train-eval", _AFTER_CALLS)
+                    return run.skip("train-eval", AFTER_CALLS)
             done.append(length)
-        run.keep("train-eval", f"lengths {_listed(done)}, at a fixed random seed")
-    return None
-
-
-def check_dtypes(run: CheckRun) -> None:
-    """The clauses float32 and bfloat16: if the widest dtype gives the same bits, so must these."""
-    for dtype, clause in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
-        if run.caller.dtype == dtype:
-            run.keep(clause, "checked in it throughout")
-        elif run.leaks:
-            run.skip(clause, "later tokens matter anyway")
-        elif torch.finfo(dtype).eps < torch.finfo(run.caller.dtype).eps:
-            run.skip(clause, f"checked in {run.settings.dtype} only")
-        else:
-            with run.attempt(clause):
-                _dtype(run, run.caller.like(dtype=dtype), clause)
-
-
-def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
-    caller(run.draw("dtype", 1, run.short))
-    exact, done = run.exact, list[int]()
-    for length in (17, 65, 64, 130, 257, 1025):
-        if not run.takes(length) or (run.clock.left < 0 and len(done) > 1):
-            continue
-        cuts = _nearby_cuts(length, done) if length in _NARROW else few_cuts(length)[1:]
-        if run.mixes:
-            cuts = cuts[:: max(1, len(cuts) // 6)]
-        kinds = FUTURES[:3] + (() if length == _EVERY_NEAR else FUTURES[12:])
-        seen = search(run, caller, clause, length, cuts, kinds, exact=exact)
-        done.append(length)
-        if seen is not None:
-            run.report(finding_of(run, caller, clause, seen, f", in {clause}"))
-            return run.skip(clause, _AFTER_CALLS)
-    run.keep(clause, f"lengths {_listed(done)}")
+        run.keep("train-eval", f"lengths {listed(done)}, at a fixed random seed")
     return None

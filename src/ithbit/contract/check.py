@@ -19,7 +19,6 @@ from ithbit.contract.carrying import check_carries
 from ithbit.contract.causality import (
     check_any_cut,
     check_causal,
-    check_dtypes,
     check_training,
     try_borders,
 )
@@ -30,6 +29,7 @@ from ithbit.contract.findings import CheckSettings, ContractReport, Coverage
 from ithbit.contract.gradients import check_gradient
 from ithbit.contract.inner_types import coarse_type
 from ithbit.contract.inputs import drawn
+from ithbit.contract.narrow_types import check_dtypes
 from ithbit.contract.prefixes import check_length
 from ithbit.contract.repeats import check_at_last, check_repeats
 from ithbit.contract.second_process import SecondProcess

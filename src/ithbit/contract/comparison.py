@@ -78,6 +78,12 @@ def is_gross_alone(change: float, jitter: float) -> bool:
     return not change > SURE * jitter
 
 
+def move_of(unit: float) -> float:
+    """The relative move of later tokens that draws rounding anew; numbers of so coarse a unit can
+    follow it."""
+    return max(JITTER, 2 * unit)
+
+
 def small_step(unit: float) -> float:
     """The relative move by which rounding in another shape is estimated.
 
@@ -183,9 +189,7 @@ def effects_of_future(
     effects = []
     if over:
         rows = torch.where(sizes > floor, sizes / scale, 0.0).topk(min(examined, over)).indices
-        if exact:
-            noise = torch.zeros(len(rows), dtype=torch.float64)
-        elif jitter is None:
+        if jitter is None:
             noise = 64 * unit * scale[rows] / SURE
         else:
             noise = _noise(run, (inputs, mixed), over_inputs, earlier, rows, jitter, unit)
@@ -194,6 +198,7 @@ def effects_of_future(
             if exact or is_leak(size, small, top, unit):
                 alone = is_gross_alone(size, small)
                 least = size / 2 if alone else max(SURE * small, float(floor[row]))
+                least = 0.0 if exact else least
                 seen = (finite[row].flatten(1).amax(1) > least).nonzero()
                 effects.append(Effect(row, int(cut[row]), int(seen[0, 0]), size, small, top))
     leaking = {effect.row for effect in effects}
@@ -217,7 +222,7 @@ def _noise(
 ) -> Tensor:
     """How much earlier outputs of some rows change if later tokens move a little, around both
     inputs."""
-    size = max(JITTER, 2 * unit)
+    size = move_of(unit)
     late, earlier = late[rows.to(late.device)], earlier[rows]
     noise = torch.zeros(len(rows), dtype=torch.float64, device=earlier.device)
     for values in both:

@@ -4,7 +4,7 @@ output, and neither earlier calls nor the other examples of a batch matter."""
 import torch
 from torch import Tensor
 
-from ithbit.contract.calling import reseeds
+from ithbit.contract.calling import Caller, reseeds
 from ithbit.contract.checking import CheckRun
 from ithbit.contract.comparison import apart, is_leak, jittered, small_step, tolerance, unit_of
 from ithbit.contract.findings import Finding
@@ -242,6 +242,30 @@ def _batch(run: CheckRun) -> None:
     run.keep("batch", f"other rows replaced, and rows alone, at lengths {lengths}")
 
 
+def other_rows(run: CheckRun, caller: Caller, how: str) -> bool:
+    """The clause batch in a narrower type, where rows have the same bits in the widest: for two
+    rows, the others are replaced in one shape. Whether they matter."""
+    length = run.short
+    if run.mixes or run.is_random or run.outcome_of("batch") != "kept":
+        return False
+    for row in (0, 1):
+        others = (torch.arange(_BATCH) != row)[:, None, None]
+        x, y = run.draw("rows", _BATCH, length), run.draw("other rows", _BATCH, length)
+        mixed, (change, scale) = torch.where(others, _times(row) * y, x), (0.0, 1.0)
+        for wide in (run.caller, caller):
+            whole = wide(x)
+            change = _largest(apart(wide(mixed)[row], whole[row]))
+            scale = float(torch.where(whole.isfinite(), whole.abs(), 0.0).max())
+            if change and wide is run.caller:
+                return False
+        if 0.0 < change < torch.inf:
+            _report_batch(
+                run, length, row, change / scale, 0.0, alone=False, caller=caller, how=how
+            )
+            return True
+    return False
+
+
 def _times(row: int) -> int:
     """How large the other rows are: at every other row, larger than any ordinary input."""
     return 30 if row % 2 else 1
@@ -291,7 +315,15 @@ def check_at_last(run: CheckRun) -> None:
 
 
 def _report_batch(
-    run: CheckRun, length: int, row: int, size: float, noise: float, alone: bool, rows: int = _BATCH
+    run: CheckRun,
+    length: int,
+    row: int,
+    size: float,
+    noise: float,
+    alone: bool,
+    rows: int = _BATCH,
+    caller: Caller | None = None,
+    how: str = "",
 ) -> None:
     x = _drawn_text(run, "rows", rows, length)
     y = _drawn_text(run, "other rows", rows, length)
@@ -307,7 +339,7 @@ def _report_batch(
         ]
         what = "with other examples beside it, its output differs by"
     code = [
-        *run.caller.run_lines(length),
+        *(caller or run.caller).run_lines(length),
         f"row, x = {row}, {x}",
         "a = run(x)[row]",
         *rest,
@@ -320,7 +352,7 @@ def _report_batch(
     )
     run.report(
         Finding(
-            "batch", f"{why}: by {size:.1e} of the largest output", length, size=size,
+            "batch", f"{why}{how}: by {size:.1e} of the largest output", length, size=size,
             noise=noise, code="\n".join(code),
         )
     )  # fmt: skip
