@@ -52,7 +52,7 @@ def _walls(run: CheckRun, length: int, cuts: list[int]) -> list[int]:
     for draw in range(_DRAWS):
         if run.clock.left < -_OVERTIME:
             return []
-        found = _held(_last(run, draw, length, cuts), length, _HELD)
+        found = _held(_last(run, draw, length, cuts), length, _HELD, cuts)
         walls = found if walls is None else walls & found
         if not walls:
             return []
@@ -74,13 +74,18 @@ def _last(run: CheckRun, draw: int, length: int, cuts: list[int]) -> Tensor:
     return torch.cat(last)
 
 
-def _held(last: Tensor, length: int, least: int) -> set[tuple[int, int]]:
-    """Outputs, by entry, that stay the last for so many neighbouring cuts at least."""
+def _held(
+    last: Tensor, length: int, least: int, cuts: list[int] | None = None
+) -> set[tuple[int, int]]:
+    """Outputs, by entry, that stay the last for so many neighbouring cuts at least; with `cuts`, up
+    to the output itself, or nearly: windows that move on in blocks stay behind."""
     found: set[tuple[int, int]] = set()
     for entry, channel in enumerate(last.unbind(1)):
         for value in set(channel.tolist()) - {length - 1, -1}:
             held = (channel == value).nonzero().flatten()
-            if len(held) >= least and int(held[-1] - held[0]) == len(held) - 1:
+            if len(held) < least or int(held[-1] - held[0]) != len(held) - 1:
+                continue
+            if cuts is None or cuts[int(held[-1])] > value + 1 - _HELD:
                 found.add((int(value), entry))
     return found
 

@@ -24,6 +24,7 @@ LENGTHS = (
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
 # Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
 _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
+_TRAINING = (*FUTURES[:3], FUTURES[6], FUTURES[8])  # with small and zero ones: gates may close
 _REST = (0.65, 0.35)  # the share of time left from which on few cuts end; with a second process
 _UP_TO = 8  # times as long as one row: a first call, of a few rows
 AFTER_CALLS = "what it reads depends on the calls before"
@@ -237,7 +238,7 @@ def check_training(run: CheckRun) -> None:
                     continue
                 if rows is None and (run.mixes or caller.fresh):
                     continue
-                seen = search(run, caller, "training", length, cuts, FUTURES[:3], rows=rows)
+                seen = search(run, caller, "training", length, cuts, _TRAINING, rows=rows)
                 if seen is not None:
                     how = ", in training mode"
                     run.report(finding_of(run, caller, "train-eval", seen, how))

@@ -152,8 +152,6 @@ def _prepared(
                     f"some of it is computed in {name}: where shapes differ, a few per cent count "
                     "as rounding"
                 )
-            elif dtype == wanted and run.unit > torch.finfo(dtype).eps:
-                run.remarks.append("some of it is computed in less precision than its dtype")
             return run
     if any("indices" in error and "embedding" in error.lower() for error in errors):
         raise CannotCheckError(
@@ -164,6 +162,9 @@ def _prepared(
 
 def _remarks(run: CheckRun) -> list[str]:
     found = list(run.remarks)
+    is_said = run.coarse or run.caller.dtype != getattr(torch, run.settings.dtype)
+    if run.unit > unit_of(run.caller.dtype) and not is_said:
+        found.append("some of it is computed in less precision than its dtype")
     if run.refused:
         lengths = ", ".join(map(str, sorted(run.refused)))
         found.append(f"refuses lengths {lengths}: {run.refused[min(run.refused)]}")

@@ -160,6 +160,7 @@ def effects_of_future(
     exact: bool = False,
     examined: int = 4,
     base: Tensor | None = None,
+    moves: int = 2,
 ) -> FutureEffects:
     """The earlier outputs that change when row r of `inputs` is replaced by row r of `futures` from
     token cuts[r] on, by more than rounding.
@@ -167,7 +168,8 @@ def effects_of_future(
     Both have shape (row, token, …) and need not be numbers with a fraction: token ids do, but then
     there is no `jitter` and rounding counts as 64 units. `exact` says that the same comparison gave
     the same bits in a wider precision, so that any other bit here is a leak. Of the rows that
-    change, the `examined` worst are compared with a move. `base` is run(inputs), if it is there.
+    change, the `examined` worst are compared with so many `moves`. `base` is run(inputs), if it is
+    there.
     """
     n_tokens = inputs.shape[1]
     cut = torch.as_tensor(cuts, device=inputs.device)
@@ -192,7 +194,7 @@ def effects_of_future(
         if jitter is None:
             noise = 64 * unit * scale[rows] / SURE
         else:
-            noise = _noise(run, (inputs, mixed), over_inputs, earlier, rows, jitter, unit)
+            noise = _noise(run, (inputs, mixed), over_inputs, earlier, rows, jitter, unit, moves)
         for row, small in zip(rows.tolist(), noise.tolist(), strict=True):
             size, top = float(sizes[row]), float(scale[row])
             if exact or is_leak(size, small, top, unit):
@@ -219,6 +221,7 @@ def _noise(
     rows: Tensor,
     jitter: Jitter,
     unit: float,
+    moves: int,
 ) -> Tensor:
     """How much earlier outputs of some rows change if later tokens move a little, around both
     inputs."""
@@ -228,7 +231,7 @@ def _noise(
     for values in both:
         some = values[rows.to(values.device)]
         at = run(some)
-        for _ in range(2):
+        for _ in range(moves):
             again = run(torch.where(late, jitter(some, size), some))
             moved = torch.where(earlier, apart(again, at), 0.0)
             noise = noise.maximum(moved.nan_to_num(0.0, 0.0, 0.0).flatten(1).amax(1))

@@ -25,6 +25,8 @@ from ithbit.contract.findings import Finding
 from ithbit.contract.inputs import BASES, FUTURES, Drawing
 
 _CONFIRMED, _SHARE = 48, 0.125  # other inputs, and the share of them that confirms a leak by size
+_CLEAR = 1 / 12  # that share, of a change that small moves do not make
+_MOVES = 8  # small moves of later tokens around each input, where a wider type has the same bits
 _UNSTEADY = 8  # rows that move by a few units
 _REDRAWN = 16  # small moves of later tokens
 _STEPS = 4.0  # times the response to small moves: more than a step or two
@@ -129,6 +131,7 @@ def _compared(
         exact=exact,
         base=base,
         examined=examined,
+        moves=_MOVES if exact else 2,
     )
     if caller.dtype == run.caller.dtype:
         run.exact = run.exact and found.exact
@@ -152,23 +155,28 @@ def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float, ex
     be seen at one output for a share of other inputs. Where a wider precision gives the same bits,
     because steps hide its rounding or because there is none, a step is what small moves of later
     tokens flip as well."""
-    change, times = seen.effect.change, _STEPS if exact else 0.0
+    change, times, share = seen.effect.change, _STEPS if exact else 0.0, _SHARE
     if exact and change > times * _redrawn(run, caller, seen, unit):
-        return True
+        share = _CLEAR
     by_size_alone = exact or is_gross_alone(change, seen.effect.jitter)
     if not by_size_alone and change > SURE * _unsteadiness(run, caller, seen, unit):
         return True
     drawing, rows = seen.drawing, run.rows(seen.drawing.length)
     outputs: Counter[int] = Counter()
+    changed: Counter[int] = Counter()
     for start in range(0, _CONFIRMED, rows):
         again = [
             replace(drawing, base_seed=run.seed("again", k), future_seed=run.seed("other", k))
             for k in range(start, min(start + rows, _CONFIRMED))
         ]
         effects = _compared(run, caller, again, unit, exact, len(again))
+        changed.update(each.output for each in effects if each.is_finite)
         clear = [each for each in effects if each.change > times * each.jitter]
         outputs.update(each.output for each in clear if each.is_finite)
-    return max(outputs.values(), default=0) >= _CONFIRMED * _SHARE
+    return any(
+        count >= _CONFIRMED * share and 2 * count >= changed[output]
+        for output, count in outputs.items()
+    )
 
 
 def _redrawn(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> float:

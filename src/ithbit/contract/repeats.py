@@ -328,20 +328,23 @@ def _report_batch(
     x = _drawn_text(run, "rows", rows, length)
     y = _drawn_text(run, "other rows", rows, length)
     if alone:
-        rest = ["rows = slice(row, row + (2 if row == 1 else 1))", "b = run(x[rows])[0]"]
+        rest = [
+            f"x = {x}",
+            f"rows = slice({row}, {row + (2 if row == 1 else 1)})",
+            "a, b = run(x)[rows], run(x[rows])",
+        ]
         what = "alone, its output differs by"
     else:
         times = f"{_times(row)} * " if _times(row) > 1 and rows == _BATCH else ""
         rest = [
+            f"row, x = {row}, {x}",
             f"y = {times}{y}",
             "y[row] = x[row]  # the other rows are replaced",
-            "b = run(y)[row]",
+            "a, b = run(x)[row], run(y)[row]",
         ]
         what = "with other examples beside it, its output differs by"
     code = [
         *(caller or run.caller).run_lines(length),
-        f"row, x = {row}, {x}",
-        "a = run(x)[row]",
         *rest,
         f'print("{what}", float((a - b).abs().max()))',
     ]
