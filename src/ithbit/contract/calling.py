@@ -111,6 +111,11 @@ class Caller:
             raise ValueError(f"gives shape {shape} for an input of shape {tuple(x.shape)}")
         return out
 
+    @property
+    def unit(self) -> float:
+        """Of the coarsest type in which it is called."""
+        return float(torch.finfo(torch.bfloat16 if self.autocast else self.dtype).eps)
+
     def _casting(self) -> contextlib.AbstractContextManager[Any]:
         if not self.autocast:
             return contextlib.nullcontext()

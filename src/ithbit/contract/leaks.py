@@ -64,7 +64,7 @@ def search(
     gave the same bits in a wider precision.
     """
     rows = rows or run.rows(length)
-    unit = max(unit_of(caller.dtype), run.unit)
+    unit = max(caller.unit, run.unit)
     for start in range(0, len(cuts), rows):
         if start and run.clock.left < 0:
             break
@@ -299,7 +299,7 @@ def _smaller(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
 
 def _effects(run: CheckRun, caller: Caller, drawings: list[Drawing]) -> list[Effect]:
     was = run.exact
-    unit = max(unit_of(caller.dtype), run.unit)
+    unit = max(caller.unit, run.unit)
     found = _compared(run, caller, drawings, unit, False)
     run.exact = was
     return [each for each in found if each.is_finite]
@@ -312,7 +312,7 @@ def _narrowed(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
     tokens = sorted({*tokens[:_NARROWED], *tokens[-4:]})
     x = drawing.x()
     rows = run.rows(drawing.length)
-    unit = max(unit_of(caller.dtype), run.unit)
+    unit = max(caller.unit, run.unit)
     for start in range(0, len(tokens), rows):
         if run.clock.left < 0:
             return seen
