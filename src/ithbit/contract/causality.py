@@ -74,7 +74,7 @@ def check_causal(run: CheckRun, others: SecondProcess) -> None:
         with run.attempt("causal"):
             found = _few(run)
             if found is None:
-                others.join(0)
+                others.first()
             else:
                 others.end()
                 _note_leak(run, found)

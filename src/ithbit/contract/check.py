@@ -95,25 +95,20 @@ def _checked(
             run.skip(clause.name, "random at a fixed seed too: nothing can be compared")
         return run
     run.total = run.clock.left
-    others = SecondProcess(run, (try_borders, _try_others)).start()
+    others = SecondProcess(run, (try_borders, *_OTHERS)).start()
     try:
         check_causal(run, others)
         check_dtypes(run)
         check_any_cut(run)
-        others.join(1)
+        others.finish()
     finally:
         others.end()
     check_at_last(run)
     return run
 
 
-def _try_others(run: CheckRun) -> None:
-    """The clauses that need nothing of the others but whether later tokens matter."""
-    check_training(run)
-    check_length(run)
-    check_step(run)
-    check_gradient(run)
-    check_carries(run)
+# These need nothing of the others but whether later tokens matter.
+_OTHERS = (check_carries, check_step, check_training, check_gradient, check_length)
 
 
 def _prepared(

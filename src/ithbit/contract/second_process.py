@@ -1,7 +1,7 @@
 """A second process for a part of a check, where there are two processors: a copy of this one.
 
-What a check tries does not depend on it. The jobs of the second process are done in this one if
-there is no second one, if it ends early, or if what was found here changes what they need.
+What a check tries does not depend on it, nor on which process does it. The jobs are done in this
+one if there is no second one, if it ends early, or if what was found here changes what they need.
 """
 
 import contextlib
@@ -41,12 +41,14 @@ class _Gained:
 
 @dataclass
 class SecondProcess:
-    """Jobs, in their order, that a copy of this process does or that `join` does."""
+    """Jobs that a copy of this process does. It begins with the first; the others are done by the
+    process that has time for them."""
 
     run: CheckRun
     jobs: Sequence[Job]
     _pid: int = 0
-    _pipe: IO[str] | None = None
+    _pipe: IO[str] | None = None  # what the copy has found
+    _turns: int | None = None  # a pipe with the numbers of jobs that nobody has begun
     _joined: set[int] = field(default_factory=set)
 
     def start(self) -> "SecondProcess":
@@ -55,32 +57,54 @@ class SecondProcess:
             return self
         self.run.clock = self.run.clock.part(_EACH)
         self.run.total, self.run.in_two = self.run.clock.left, True
+        self._turns, turns = os.pipe()
+        os.write(turns, bytes(range(1, len(self.jobs))))
+        os.close(turns)
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reading)
-            _work(self.run, self.jobs, writing)
+            _work(self.run, self.jobs, writing, self._turns)
         os.close(writing)
         self._pid, self._pipe = pid, os.fdopen(reading)
         return self
 
-    def join(self, job: int) -> None:
-        """Add what a job has found, when it is done; do it here, if no other process does."""
-        if job in self._joined:
-            return
-        if self._pipe is not None:
-            self.run.caller.beat("")  # this process waits
-            line = self._pipe.readline()
-            if line.endswith("\n"):
-                answer = json.loads(line)
-                if "cannot" in answer:
-                    raise CannotCheckError(answer["cannot"])
-                _add(self.run, _gained_from(answer))
-                self._joined.add(job)
-                return
-            self.end()  # the layer has ended that process
-        self._joined.add(job)
-        self.jobs[job](self.run)
+    def first(self) -> None:
+        """Add what the first job has found, when it is done."""
+        while 0 not in self._joined and self._receive():
+            pass
+        self._do_here(0)
+
+    def finish(self) -> None:
+        """Do the jobs that nobody has begun, and add what the others have found."""
+        if self._turns is not None:
+            while turn := os.read(self._turns, 1):
+                self._do_here(turn[0])
+        while len(self._joined) < len(self.jobs) and self._receive():
+            pass
+        for job in range(len(self.jobs)):
+            self._do_here(job)
+
+    def _do_here(self, job: int) -> None:
+        if job not in self._joined:
+            self._joined.add(job)
+            self.jobs[job](self.run)
+
+    def _receive(self) -> bool:
+        """Wait for the next thing that the second process has found; false if it has ended."""
+        if self._pipe is None:
+            return False
+        self.run.caller.beat("")  # this process waits
+        line = self._pipe.readline()
+        if not line.endswith("\n"):
+            self.end()
+            return False
+        answer = json.loads(line)
+        if "cannot" in answer:
+            raise CannotCheckError(answer["cannot"])
+        _add(self.run, _gained_from(answer["gained"]))
+        self._joined.add(answer["job"])
+        return True
 
     def end(self) -> None:
         """End the second process: its other jobs are done here when they are joined."""
@@ -88,6 +112,9 @@ class SecondProcess:
             return
         self._pipe.close()
         self._pipe = None
+        if self._turns is not None:
+            os.close(self._turns)
+            self._turns = None
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -106,20 +133,21 @@ def _can_fork(run: CheckRun) -> bool:
         return False
 
 
-def _work(run: CheckRun, jobs: Sequence[Job], writing: int) -> None:
-    """The second process: it does the jobs, writes what they add, and ends."""
+def _work(run: CheckRun, jobs: Sequence[Job], writing: int, turns: int) -> None:
+    """The second process: it does jobs, writes what they add, and ends."""
     status = 1
     try:
         run.clock = Clock(run.clock.left)
+        turn = b"\0"
         with os.fdopen(writing, "w") as pipe:
-            for job in jobs:
+            while turn:
+                answer: dict[str, Any]
                 try:
-                    answer = asdict(_gained(run, job))
+                    answer = {"job": turn[0], "gained": asdict(_gained(run, jobs[turn[0]]))}
                 except LayerError as error:
                     answer = {"cannot": str(error)}
                 print(json.dumps(answer, default=list), file=pipe, flush=True)
-                if "cannot" in answer:
-                    break
+                turn = b"" if "cannot" in answer else os.read(turns, 1)
         status = 0
     finally:
         os._exit(status)
