@@ -15,7 +15,9 @@ from ithbit.contract.findings import Finding
 from ithbit.contract.leaks import late_rows
 
 _HELD = 8  # neighbouring cuts whose effect ends at one output
-_APART = 4  # cuts that are looked at first: two of them are among any `_HELD` neighbours
+# Cuts that are looked at first, from the third on: two of them are among any `_HELD` neighbours,
+# also of ten cuts.
+_APART, _FROM = 4, 2
 _DRAWS = 6
 _OVERTIME = 1.0  # seconds that may be spent on what was seen, when time is over
 _SPENT = 0.3  # of the time, after which no longer inputs are tried
@@ -46,7 +48,7 @@ def check_carries(run: CheckRun) -> None:
 def _walls(run: CheckRun, length: int, cuts: list[int]) -> list[int]:
     """Outputs (from 0) at which the effect of the past ends for many cuts, in every draw and for
     some entry of the output."""
-    if not _held(_last(run, 0, length, cuts[::_APART]), length, _HELD // _APART):
+    if not _held(_last(run, 0, length, cuts[_FROM::_APART]), length, _HELD // _APART):
         return []
     walls: set[tuple[int, int]] | None = None  # output and entry
     for draw in range(_DRAWS):

@@ -6,7 +6,15 @@ from torch import Tensor
 
 from ithbit.contract.calling import Caller, reseeds
 from ithbit.contract.checking import CheckRun
-from ithbit.contract.comparison import apart, is_leak, jittered, small_step, tolerance, unit_of
+from ithbit.contract.comparison import (
+    FLOOR,
+    apart,
+    is_leak,
+    jittered,
+    small_step,
+    tolerance,
+    unit_of,
+)
 from ithbit.contract.findings import Finding
 from ithbit.contract.watching import CannotCheckError
 from ithbit.models.user_code import FAILURES
@@ -258,7 +266,8 @@ def other_rows(run: CheckRun, caller: Caller, how: str) -> bool:
             scale = float(torch.where(whole.isfinite(), whole.abs(), 0.0).max())
             if change and wide is run.caller:
                 return False
-        if 0.0 < change < torch.inf:
+        # A few units may differ: how many rows an expert gets may decide how its sums are taken.
+        if FLOOR * caller.unit * scale < change < torch.inf:
             _report_batch(
                 run, length, row, change / scale, 0.0, alone=False, caller=caller, how=how
             )
