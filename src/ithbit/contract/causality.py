@@ -72,7 +72,7 @@ def check_causal(run: CheckRun, others: SecondProcess) -> None:
     """The clause causal, and overflow beside it; the first job of the others is `try_borders`."""
     for _ in range(2):
         with run.attempt("causal"):
-            found = _few(run)
+            found = _few(run) or _kinds(run)
             if found is None:
                 others.first()
             else:
@@ -80,7 +80,7 @@ def check_causal(run: CheckRun, others: SecondProcess) -> None:
                 _note_leak(run, found)
         if run.caller.fresh or not run.after_calls:
             break
-        others.end()
+        others.begin_here()
         run.caller = run.caller.like(fresh=True)
     if "causal" not in run.results:
         if run.cuts:
@@ -132,9 +132,9 @@ def _few(run: CheckRun) -> Finding | None:
 
 
 def try_borders(run: CheckRun) -> None:
-    """Borders of chunks, every cut, every kind of future, and other weights."""
+    """Borders of chunks, every cut, and other weights."""
     with run.attempt("causal"):
-        found = _borders(run) or _kinds(run)
+        found = _borders(run) or _moved(run)
         if found is not None:
             _note_leak(run, found)
 
@@ -164,9 +164,8 @@ def _borders(run: CheckRun) -> Finding | None:
 
 
 def _kinds(run: CheckRun) -> Finding | None:
-    """Each kind of future, single rows, vast tokens, and weights moved from their first values."""
-    caller = run.caller
-    small = longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
+    """Each kind of future, single rows, and vast tokens."""
+    caller, small = run.caller, _small(run)
     cuts = [cut for cut in (1, 2, small // 4, small // 2, small - 2, small - 1) if 0 < cut < small]
     for kind in FUTURES:
         if seen := search(run, caller, "kind", small, cuts, [kind]):
@@ -177,7 +176,16 @@ def _kinds(run: CheckRun) -> Finding | None:
             return finding_of(run, caller, "causal", seen, f", to tokens {FUTURES[3][0]}")
     if seen := search(run, caller, "vast", small, cuts, [VAST]):
         run.report(finding_of(run, caller, "overflow", seen, f", to tokens {VAST[0]}"))
-    moved = caller.like(moved=True)
+    return None
+
+
+def _small(run: CheckRun) -> int:
+    return longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
+
+
+def _moved(run: CheckRun) -> Finding | None:
+    """Weights moved from their first values."""
+    moved, small = run.caller.like(moved=True), _small(run)
     with run.attempt("gradient"):
         if moved(run.draw("moved", 2, small)).isfinite().all():
             for length in [small, *run.lengths_taken([257])]:

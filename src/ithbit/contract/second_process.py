@@ -85,6 +85,11 @@ class SecondProcess:
         for job in range(len(self.jobs)):
             self._do_here(job)
 
+    def begin_here(self) -> None:
+        """End the second process: all jobs are done again, here."""
+        self.end()
+        self._joined.clear()
+
     def _do_here(self, job: int) -> None:
         if job not in self._joined:
             self._joined.add(job)
