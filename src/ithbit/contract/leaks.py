@@ -27,9 +27,11 @@ from ithbit.contract.inputs import BASES, FUTURES, Drawing
 _CONFIRMED, _SHARE = 48, 0.125  # other inputs, and the share of them that confirms a leak by size
 _CLEAR = 1 / 12  # that share, of a change that small moves do not make
 _MOVES = 8  # small moves of later tokens around each input, where a wider type has the same bits
+_FLIPPED = 2  # other inputs at which small moves do the same: the layer has steps
 _UNSTEADY = 8  # rows that move by a few units
 _REDRAWN = 16  # small moves of later tokens
-_STEPS = 4.0  # times the response to small moves: more than a step or two
+# Times the response to small moves: more than a step or two; and more than the same steps.
+_STEPS, _SAME = 4.0, 1.5
 _NARROWED = 48  # later tokens that are changed one by one
 _FIRST = 8  # first inputs for the cuts at one length: outputs of these are computed once
 
@@ -155,9 +157,9 @@ def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float, ex
     be seen at one output for a share of other inputs. Where a wider precision gives the same bits,
     because steps hide its rounding or because there is none, a step is what small moves of later
     tokens flip as well."""
-    change, times, share = seen.effect.change, _STEPS if exact else 0.0, _SHARE
-    if exact and change > times * _redrawn(run, caller, seen, unit):
-        share = _CLEAR
+    change, times = seen.effect.change, _SAME if exact else 0.0
+    is_clear = exact and change > _STEPS * _redrawn(run, caller, seen, unit)
+    share, n_flipped = _CLEAR if is_clear else _SHARE, 0
     by_size_alone = exact or is_gross_alone(change, seen.effect.jitter)
     if not by_size_alone and change > SURE * _unsteadiness(run, caller, seen, unit):
         return True
@@ -173,6 +175,9 @@ def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float, ex
         changed.update(each.output for each in effects if each.is_finite)
         clear = [each for each in effects if each.change > times * each.jitter]
         outputs.update(each.output for each in clear if each.is_finite)
+        n_flipped += len(effects) - len(clear)
+    if is_clear and n_flipped < _FLIPPED:  # nothing says that it has steps; few inputs may show it
+        return True
     return any(
         count >= _CONFIRMED * share and 2 * count >= changed[output]
         for output, count in outputs.items()
