@@ -85,7 +85,7 @@ def test_a_seed_fixes_weights_from_everywhere() -> None:
     assert one.findings() == other.findings() != []
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, 3, 40, 41])
 def test_a_step_that_rounding_reaches_is_no_leak(seed: int) -> None:
     """With large later tokens a Fourier transform rounds more, and a number moves to the next
     step."""
