@@ -1,7 +1,9 @@
 """How much a check tries: the same for a seed, and less of a slow layer, which the report says."""
 
 import random
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,7 +85,7 @@ def test_a_seed_fixes_weights_from_everywhere() -> None:
     assert one.findings() == other.findings() != []
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, 3, 40, 41])
 def test_a_step_that_rounding_reaches_is_no_leak(seed: int) -> None:
     """With large later tokens a Fourier transform rounds more, and a number moves to the next
     step."""
@@ -98,6 +100,19 @@ def test_the_process_started_ahead_is_the_one_that_checks() -> None:
     assert report.exit_code == 0
     assert child_process._AHEAD == []
     assert ahead.process.returncode is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_process_started_ahead_imports_torch_before_it_is_told_what_to_check() -> None:
+    child_process.start_ahead()
+    try:
+        (ahead,) = child_process._AHEAD
+        maps, until = Path(f"/proc/{ahead.process.pid}/maps"), time.monotonic() + 120
+        while "libtorch" not in maps.read_text() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert "libtorch" in maps.read_text()
+    finally:
+        child_process.end_ahead()
 
 
 def test_a_process_started_ahead_in_vain_is_ended() -> None:

@@ -519,6 +519,51 @@ class HashesTheFuture(Plain):
         return ((x.sum((1, 2), keepdim=True) * 1e9).floor() % 2) * 0.1
 
 
+class AddsToTheSecondOfTwo(Plain):
+    def fault(self, x):
+        return 0.1 * torch.arange(len(x)).to(x)[:, None, None] * (len(x) == 2)
+
+
+def _is_cast(y: Tensor, x: Tensor) -> bool:
+    """Whether autocast has chosen another type."""
+    return y.dtype != x.dtype
+
+
+class OnlyUnderAutocast(Plain):
+    def fault(self, x):
+        y = self.map(x)
+        return 0.01 * y.flip(1) if _is_cast(y, x) else torch.zeros_like(y)
+
+
+class MixesUnderAutocast(Plain):
+    def fault(self, x):
+        y = self.map(x)
+        return 0.1 * y.amax(0, keepdim=True) if _is_cast(y, x) else torch.zeros_like(y)
+
+
+class MixesInBfloat16(Plain):
+    """One scale of all rows where numbers are rounded."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        if x.dtype != torch.bfloat16:
+            return y
+        scale = x[:, 0].abs().max() / 10
+        return (y / scale).round() * scale
+
+
+class OnlyInBatchesInBfloat16(Plain):
+    def fault(self, x):
+        return 0.1 * x.flip(1) if x.dtype == torch.bfloat16 and len(x) > 1 else 0 * x
+
+
+class OnlyInMixedBatchesInBfloat16(OnlyInBatchesInBfloat16):
+    """One row alone does not show it, nor do equal rows."""
+
+    def fault(self, x):
+        return super().fault(x) * (x != x[:1]).any()
+
+
 BROKEN = [
     (Bidirectional, "causal"), (SeesTheNext, "causal"), (WrongDiagonal, "causal"),
     (BlockMean, "causal"), (BlockMean64, "causal"), (NormOverTime, "causal"),
@@ -542,5 +587,8 @@ BROKEN = [
     (KeepsItsFirstLength, "stateless"), (OpensAfterCalls, "stateless"),
     (StraightThroughBorders, "gradient"), (WindowOfLargeInputs, "causal"),
     (WindowOfLargeInputs, "batch"), (BordersInTraining, "train-eval"),
-    (BordersInBfloat16, "bfloat16"),
+    (BordersInBfloat16, "bfloat16"), (OnlyUnderAutocast, "bfloat16"),
+    (MixesUnderAutocast, "batch"), (MixesInBfloat16, "batch"),
+    (AddsToTheSecondOfTwo, "batch"), (OnlyInBatchesInBfloat16, "bfloat16"),
+    (OnlyInMixedBatchesInBfloat16, "bfloat16"),
 ]  # fmt: skip

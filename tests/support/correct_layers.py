@@ -685,6 +685,48 @@ class Two(nn.Module):
         return self.layers(x)
 
 
+class FourierInEighths(nn.Module):
+    """A convolution by Fourier transform, rounded to steps that hide its rounding in float64 alone:
+    in bfloat16 many numbers lie between two steps."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.map, self.decay = nn.Linear(width, width), nn.Parameter(torch.randn(width))
+
+    def convolved(self, x):
+        n, wide = x.shape[1], x if x.dtype == torch.float64 else x.float()
+        kernel = (-torch.arange(n)[:, None] * self.decay.sigmoid().to(wide)).exp()
+        both = torch.fft.rfft(wide, n=2 * n, dim=1) * torch.fft.rfft(kernel, n=2 * n, dim=0)
+        return torch.fft.irfft(both, n=2 * n, dim=1)[:, :n]
+
+    def forward(self, x):
+        return (8 * self.convolved(self.map(x))).round().to(x.dtype) / 8
+
+
+class FourierSign(FourierInEighths):
+    def forward(self, x):
+        return self.map(self.convolved(x).sign().to(x.dtype))
+
+
+class WindowInBlocks(nn.Module):
+    """Attention to the own block of 16 and the one before: the past is lost, but nowhere all."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.maps = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        n = x.shape[1]
+        blocks = F.pad(self.maps(x), (0, 0, 0, -n % 16)).unflatten(1, (-1, 16))
+        q, k, v = blocks.chunk(3, -1)
+        k, v = (torch.cat([F.pad(each, (0, 0, 0, 0, 1, -1)), each], 2) for each in (k, v))
+        at = torch.arange(q.shape[1] * 16).view(-1, 16)
+        keys = torch.cat([at - 16, at], 1)
+        mask = (keys[:, None] <= at[..., None]) & (keys[:, None] >= 0)
+        weights = (q @ k.mT).masked_fill(~mask, -torch.inf).softmax(-1)
+        return (weights @ v).flatten(1, 2)[:, :n]
+
+
 def encoder(width: int) -> nn.Module:
     """PyTorch's own: causal with its mask."""
     return nn.TransformerEncoderLayer(width, 2, 32, batch_first=True)
@@ -700,6 +742,7 @@ CORRECT = [
     LinearCumsum, LinearChunked, LinearScan, LinearBySubtraction, Retention, DeltaRule,
     SigmoidAttention, TopKeys,
     Convolution, ConvolutionCut, Dilated, FourierConvolution, FourierInFloat32, FourierInSteps,
+    FourierInEighths, FourierSign, WindowInBlocks,
     ComplexRecurrence, RollingSum, Gru,
     LstmTuple, WithDropout, SelectiveScan, SelectiveProduct, SelectiveChunks, DoublingScan, LogScan,
     Stabilised, TokenShift, Norms, Mixture, MixtureGathered, RunningMean, RunningNorm,

@@ -158,3 +158,32 @@ class TakesIds(nn.Module):
 class NeedsMore(Keeps):
     def forward(self, x, graph):
         return graph(x)
+
+
+class InACopy(Keeps):
+    """Does something in a copy of the process that has built it, where ON_COPY says so."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.built_in = os.getpid()
+
+    def forward(self, x):
+        if os.getpid() != self.built_in:
+            what = os.environ["ON_COPY"]
+            while what == "spins":
+                pass
+            if what == "crashes":
+                os.kill(os.getpid(), 11)
+            if what == "exits":
+                sys.exit(3)
+        return super().forward(x)
+
+
+class LeaksInLongChunks(Keeps):
+    """What few cuts do not show: every token reads the next one, inside blocks of 50 alone."""
+
+    def forward(self, x):
+        k = torch.arange(x.shape[1])
+        last = (k % 50 == 33) & (k + 1 < x.shape[1])
+        out = super().forward(x)
+        return out + x.roll(-1, 1) * last[:, None]

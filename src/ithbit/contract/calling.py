@@ -3,6 +3,7 @@
 A call is the text of a Python expression in `layer` and `x`; `signatures.py` finds it.
 """
 
+import contextlib
 import copy
 import random
 from collections.abc import Callable
@@ -21,7 +22,8 @@ from ithbit.errors import LayerError
 @dataclass
 class Caller:
     """A layer in one dtype and mode. `fresh` builds it for each call, for one that keeps a state;
-    `moved` moves its weights away from their first values."""
+    `moved` moves its weights away from their first values; `autocast` calls it in bfloat16 where
+    torch chooses so."""
 
     subject: Subject
     seed: int
@@ -31,6 +33,7 @@ class Caller:
     training: bool = False
     fresh: bool = False
     moved: bool = False
+    autocast: bool = False
     beat: Callable[[str], None] = field(default=lambda text: None, repr=False)
     _modules: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     # As built, by the number of tokens: shared by all that are like this one.
@@ -101,12 +104,26 @@ class Caller:
         seed_torch(seed, self.device)
         random.seed(seed)
         np.random.seed(seed)
-        with watched(f"it reads an input of shape {tuple(x.shape)}"):
+        with watched(f"it reads an input of shape {tuple(x.shape)}"), self._casting():
             out = eval(self.call, {"torch": torch, "layer": module, "x": x})
         if not isinstance(out, Tensor) or out.dim() < 2 or out.shape[:2] != x.shape[:2]:
             shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(f"gives shape {shape} for an input of shape {tuple(x.shape)}")
         return out
+
+    @property
+    def unit(self) -> float:
+        """Of the coarsest type in which it is called."""
+        return float(torch.finfo(torch.bfloat16 if self.autocast else self.dtype).eps)
+
+    def _casting(self) -> contextlib.AbstractContextManager[Any]:
+        if not self.autocast:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device_type, torch.bfloat16)
+
+    @property
+    def _device_type(self) -> str:
+        return self.device.partition(":")[0]
 
     def lines(self, n_tokens: int) -> tuple[str, ...]:
         """Python that builds the layer as `layer`, with T and D."""
@@ -131,6 +148,9 @@ class Caller:
 
     def run_lines(self, n_tokens: int, seed: int | None = 1) -> tuple[str, ...]:
         """Python that builds the layer and defines `run(x)`, for x of shape (batch, token, dim)."""
+        casting = ""
+        if self.autocast:
+            casting = f", torch.autocast({self._device_type!r}, torch.bfloat16)"
         convert = f"x.to({self.device!r}, {self.dtype})"
         convert += ".clone().requires_grad_() * 1" if self.training else ""
         if self.fresh:
@@ -151,7 +171,7 @@ class Caller:
             *body,
             f"    x = {convert}",
             *([f"    torch.manual_seed({seed})"] if seed is not None else []),
-            f"    with torch.set_grad_enabled({self.training}):",
+            f"    with torch.set_grad_enabled({self.training}){casting}:",
             f"        return ({self.call}).detach().double()",
         )
 

@@ -15,8 +15,11 @@ from ithbit.contract.findings import Finding
 from ithbit.contract.leaks import late_rows
 
 _HELD = 8  # neighbouring cuts whose effect ends at one output
-_APART = 4  # cuts that are looked at first: two of them are among any `_HELD` neighbours
+# Cuts that are looked at first, from the third on: two of them are among any `_HELD` neighbours,
+# also of ten cuts.
+_APART, _FROM = 4, 2
 _DRAWS = 6
+_OVERTIME = 1.0  # seconds that may be spent on what was seen, when time is over
 _SPENT = 0.3  # of the time, after which no longer inputs are tried
 _EVERY = (130, 128, 64, 32, 16)
 _LONGER = ((257, 247, 257), (513, 503, 513), (1025, 1015, 1025))  # length and cuts, for one border
@@ -45,11 +48,13 @@ def check_carries(run: CheckRun) -> None:
 def _walls(run: CheckRun, length: int, cuts: list[int]) -> list[int]:
     """Outputs (from 0) at which the effect of the past ends for many cuts, in every draw and for
     some entry of the output."""
-    if not _held(_last(run, 0, length, cuts[::_APART]), length, _HELD // _APART):
+    if not _held(_last(run, 0, length, cuts[_FROM::_APART]), length, _HELD // _APART):
         return []
     walls: set[tuple[int, int]] | None = None  # output and entry
     for draw in range(_DRAWS):
-        found = _held(_last(run, draw, length, cuts), length, _HELD)
+        if run.clock.left < -_OVERTIME:
+            return []
+        found = _held(_last(run, draw, length, cuts), length, _HELD, cuts)
         walls = found if walls is None else walls & found
         if not walls:
             return []
@@ -71,13 +76,18 @@ def _last(run: CheckRun, draw: int, length: int, cuts: list[int]) -> Tensor:
     return torch.cat(last)
 
 
-def _held(last: Tensor, length: int, least: int) -> set[tuple[int, int]]:
-    """Outputs, by entry, that stay the last for so many neighbouring cuts at least."""
+def _held(
+    last: Tensor, length: int, least: int, cuts: list[int] | None = None
+) -> set[tuple[int, int]]:
+    """Outputs, by entry, that stay the last for so many neighbouring cuts at least; with `cuts`, up
+    to the output itself, or nearly: windows that move on in blocks stay behind."""
     found: set[tuple[int, int]] = set()
     for entry, channel in enumerate(last.unbind(1)):
         for value in set(channel.tolist()) - {length - 1, -1}:
             held = (channel == value).nonzero().flatten()
-            if len(held) >= least and int(held[-1] - held[0]) == len(held) - 1:
+            if len(held) < least or int(held[-1] - held[0]) != len(held) - 1:
+                continue
+            if cuts is None or cuts[int(held[-1])] > value + 1 - _HELD:
                 found.add((int(value), entry))
     return found
 

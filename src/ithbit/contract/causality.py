@@ -1,11 +1,11 @@
-"""The clauses about later tokens, by replacing them: causal, overflow, train-eval, float32 and
-bfloat16.
+"""The clauses about later tokens, by replacing them: causal, overflow and train-eval.
 
 Few cuts at every length come first: where a call is dear, the length matters more than the cut.
 Then borders of chunks and one off on either side, then every cut at one length, then any.
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 
@@ -14,7 +14,8 @@ from ithbit.contract.checking import CheckRun
 from ithbit.contract.comparison import apart
 from ithbit.contract.findings import Finding
 from ithbit.contract.inputs import FUTURES, VAST
-from ithbit.contract.leaks import Observed, finding_of, search
+from ithbit.contract.leaks import finding_of, read_first, search
+from ithbit.contract.second_process import SecondProcess
 
 LENGTHS = (
     *(2, 3, 5, 9, 17, 33, 48, 64, 65, 96, 100, 128, 129, 200, 256, 257, 300, 513, 1000, 1024),
@@ -23,12 +24,14 @@ LENGTHS = (
 EVERY_CUT = (130, 128, 64, 32, 16, 8)  # every cut is tried at the first that the layer takes
 # Lengths and first cuts: all from there on are tried of rows that take less than so many seconds.
 _LONG, _QUICK = ((300, 1), (513, 300)), 0.001
-_AFTER_CALLS = "what it reads depends on the calls before"
+_TRAINING = (*FUTURES[:3], FUTURES[6], FUTURES[8])  # with small and zero ones: gates may close
+_REST = (0.65, 0.35)  # the share of time left from which on few cuts end; with a second process
+_UP_TO = 8  # times as long as one row: a first call, of a few rows
+AFTER_CALLS = "what it reads depends on the calls before"
 _FAR = 512  # tokens from which on a few cuts are tried alone
 _ANY = (8, 16)  # random lengths: where every earlier output had the same bits, and else
 _ALONE = (17, 65)  # where rows are tried one by one
-_NARROW = (17, 65, 130)  # where borders are tried in narrower dtypes
-_EVERY_NEAR = 65  # every cut is tried of it, in narrower dtypes and in training mode
+EVERY_NEAR = 65  # every cut is tried of it, in narrower dtypes and in training mode
 _DENSE = (9, 17, 33, 64, 65, 100, 129, 200, 257, 300, 513)  # where borders are tried
 
 
@@ -57,77 +60,112 @@ def border_cuts(length: int) -> list[int]:
     return sorted(cut for cut in borders | ends | fixed if 0 < cut < length)
 
 
-def _nearby_cuts(length: int, done: list[int]) -> list[int]:
+def nearby_cuts(length: int, done: list[int]) -> list[int]:
     """Every cut at 65 tokens; what that has shown is left out of longer inputs."""
-    if length == _EVERY_NEAR:
+    if length == EVERY_NEAR:
         return list(range(1, length))
-    near = _EVERY_NEAR - 1 if _EVERY_NEAR in done else 0
+    near = EVERY_NEAR - 1 if EVERY_NEAR in done else 0
     return [cut for cut in border_cuts(length) if cut >= near or length < near]
 
 
-def check_causal(run: CheckRun) -> None:
-    """The clause causal, and overflow beside it."""
-    with run.attempt("causal"):
-        found = _searched(run)
-        if found is not None and found.clause != "causal":  # not in a new layer
-            run.report(found)
-            run.caller = run.caller.like(fresh=True)
-            found = _searched(run)
-        if found is not None:
-            run.report(found)
-        elif not run.cuts:
-            run.skip("causal", "no length from 2 on is taken")
-        else:
+def check_causal(run: CheckRun, others: SecondProcess) -> None:
+    """The clause causal, and overflow beside it; the first job of the others is `try_borders`."""
+    for _ in range(2):
+        with run.attempt("causal"):
+            found = _few(run) or _kinds(run)
+            if found is None:
+                others.first()
+            else:
+                others.end()
+                _note_leak(run, found)
+        if run.caller.fresh or not run.after_calls:
+            break
+        others.begin_here()
+        run.caller = run.caller.like(fresh=True)
+    if "causal" not in run.results:
+        if run.cuts:
             run.keep("causal", _note(run))
+        else:
+            run.skip("causal", "no length from 2 on is taken")
     if not run.leaks:
         run.keep("overflow", "later tokens 30 and 1000 times as large")
     run.skip("overflow", "later tokens matter anyway")
 
 
+def _note_leak(run: CheckRun, found: Finding) -> None:
+    run.report(found)
+    run.after_calls = run.after_calls or found.clause != "causal"
+
+
 def _note(run: CheckRun) -> str:
-    return f"lengths {_listed(run.lengths)}; {run.cuts} cuts"
+    return f"lengths {listed(run.lengths)}; {run.cuts} cuts"
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
-def _searched(run: CheckRun) -> Finding | None:
-    caller, total = run.caller, run.clock.left
+def _look(
+    run: CheckRun,
+    place: str,
+    length: int,
+    cuts: list[int],
+    caller: Caller | None = None,
+    how: str = "",
+) -> Finding | None:
+    caller = caller or run.caller
+    seen = search(run, caller, place, length, cuts)
+    return finding_of(run, caller, "causal", seen, how) if seen else None
 
-    def look(
-        place: str, length: int, cuts: list[int], with_caller: Caller = caller
-    ) -> Observed | None:
-        return search(run, with_caller, place, length, cuts)
 
-    for dense in (False, True):
-        for length in LENGTHS:
-            share = 0.45 if dense else 0.65  # of the time, from which on the rest is for others
-            if dense and length not in _DENSE:
-                continue
-            if run.cuts and run.clock.left < share * total:
-                run.too_slow |= set() if dense else {length}
-                continue
-            if not run.takes(length):
-                continue
-            few = few_cuts(length)
-            cuts = [cut for cut in border_cuts(length) if cut not in few] if dense else few
-            if run.mixes and dense:
-                cuts = cuts[:: max(1, len(cuts) // 8)]
-            if cuts and (seen := look("border" if dense else "few", length, cuts)):
-                return finding_of(run, caller, "causal", seen)
-    full = longest_of(run, EVERY_CUT)
-    if full and run.clock.left > 0.4 * total:
-        cuts = list(range(1, full)) if not run.mixes else list(range(1, full, 9))
-        if seen := look("every", full, cuts):
-            return finding_of(run, caller, "causal", seen)
-    for length, first in _LONG:
-        if run.clock.left < 0.4 * total or run.mixes or not run.takes(length):
+def _few(run: CheckRun) -> Finding | None:
+    """Few cuts at every length."""
+    for length in LENGTHS:
+        if run.cuts and run.clock.left < _REST[run.in_two] * run.total:
+            run.too_slow.add(length)
             continue
-        quick = run.taken[length] < 2 * _QUICK and run.seconds_of(length) < _QUICK
-        if quick and (seen := look("every", length, list(range(first, length)))):
-            return finding_of(run, caller, "causal", seen)
-    small = longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
+        cuts = few_cuts(length)
+        first = None if run.mixes else partial(read_first, run, "few", length, cuts)
+        if run.takes(length, trial=first) and (found := _look(run, "few", length, cuts)):
+            return found
+    return None
+
+
+def try_borders(run: CheckRun) -> None:
+    """Borders of chunks, every cut, and other weights."""
+    with run.attempt("causal"):
+        found = _borders(run) or _moved(run)
+        if found is not None:
+            _note_leak(run, found)
+
+
+def _borders(run: CheckRun) -> Finding | None:
+    for length in _DENSE:
+        if run.clock.left < 0.45 * run.total or not run.takes(length):
+            continue
+        few = few_cuts(length)
+        cuts = [cut for cut in border_cuts(length) if cut not in few]
+        if run.mixes:
+            cuts = cuts[:: max(1, len(cuts) // 8)]
+        if cuts and (found := _look(run, "border", length, cuts)):
+            return found
+    full = longest_of(run, EVERY_CUT)
+    if full and run.clock.left > 0.4 * run.total:
+        cuts = list(range(1, full)) if not run.mixes else list(range(1, full, 9))
+        if found := _look(run, "every", full, cuts):
+            return found
+    for length, first in _LONG:
+        if run.clock.left < 0.4 * run.total or run.mixes or not run.takes(length):
+            continue
+        quick = run.taken[length] < _UP_TO * _QUICK and run.seconds_of(length) < _QUICK
+        if quick and (found := _look(run, "every", length, list(range(first, length)))):
+            return found
+    return None
+
+
+def _kinds(run: CheckRun) -> Finding | None:
+    """Each kind of future, single rows, and vast tokens."""
+    caller, small = run.caller, _small(run)
     cuts = [cut for cut in (1, 2, small // 4, small // 2, small - 2, small - 1) if 0 < cut < small]
     for kind in FUTURES:
         if seen := search(run, caller, "kind", small, cuts, [kind]):
@@ -138,15 +176,24 @@ def _searched(run: CheckRun) -> Finding | None:
             return finding_of(run, caller, "causal", seen, f", to tokens {FUTURES[3][0]}")
     if seen := search(run, caller, "vast", small, cuts, [VAST]):
         run.report(finding_of(run, caller, "overflow", seen, f", to tokens {VAST[0]}"))
-    moved = caller.like(moved=True)
+    return None
+
+
+def _small(run: CheckRun) -> int:
+    return longest_of(run, (65, 64, 33, 32, 17, 16, 9, 8)) or run.short
+
+
+def _moved(run: CheckRun) -> Finding | None:
+    """Weights moved from their first values."""
+    moved, small = run.caller.like(moved=True), _small(run)
     with run.attempt("gradient"):
         if moved(run.draw("moved", 2, small)).isfinite().all():
             for length in [small, *run.lengths_taken([257])]:
-                if length > small and run.clock.left < 0.3 * total:
+                if length > small and run.clock.left < 0.3 * run.total:
                     continue
-                if seen := look("moved", length, border_cuts(length), moved):
-                    how = ", at weights moved from their first values"
-                    return finding_of(run, moved, "causal", seen, how)
+                how = ", at weights moved from their first values"
+                if found := _look(run, "moved", length, border_cuts(length), moved, how):
+                    return found
     run.results.pop("gradient", None)
     return None
 
@@ -193,50 +240,17 @@ def check_training(run: CheckRun) -> None:
                 return run.skip("train-eval", "random in training mode at a fixed seed too")
         done: list[int] = []
         for length in lengths:
-            several = _nearby_cuts(length, done) if length in (17, 65) else few_cuts(length)
+            several = nearby_cuts(length, done) if length in (17, 65) else few_cuts(length)
             for cuts, rows in ((few_cuts(length), 1), (several, None)):
                 if run.clock.left < 0 or (length > 65 and rows == 1 and not run.mixes):
                     continue
                 if rows is None and (run.mixes or caller.fresh):
                     continue
-                seen = search(run, caller, "training", length, cuts, FUTURES[:3], rows=rows)
+                seen = search(run, caller, "training", length, cuts, _TRAINING, rows=rows)
                 if seen is not None:
                     how = ", in training mode"
                     run.report(finding_of(run, caller, "train-eval", seen, how))
-                    return run.skip("train-eval", _AFTER_CALLS)
+                    return run.skip("train-eval", AFTER_CALLS)
             done.append(length)
-        run.keep("train-eval", f"lengths {_listed(done)}, at a fixed random seed")
-    return None
-
-
-def check_dtypes(run: CheckRun) -> None:
-    """The clauses float32 and bfloat16: if the widest dtype gives the same bits, so must these."""
-    for dtype, clause in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
-        if run.caller.dtype == dtype:
-            run.keep(clause, "checked in it throughout")
-        elif run.leaks:
-            run.skip(clause, "later tokens matter anyway")
-        elif torch.finfo(dtype).eps < torch.finfo(run.caller.dtype).eps:
-            run.skip(clause, f"checked in {run.settings.dtype} only")
-        else:
-            with run.attempt(clause):
-                _dtype(run, run.caller.like(dtype=dtype), clause)
-
-
-def _dtype(run: CheckRun, caller: Caller, clause: str) -> None:
-    caller(run.draw("dtype", 1, run.short))
-    exact, done = run.exact, list[int]()
-    for length in (17, 65, 64, 130, 257, 1025):
-        if not run.takes(length) or (run.clock.left < 0 and len(done) > 1):
-            continue
-        cuts = _nearby_cuts(length, done) if length in _NARROW else few_cuts(length)[1:]
-        if run.mixes:
-            cuts = cuts[:: max(1, len(cuts) // 6)]
-        kinds = FUTURES[:3] + (() if length == _EVERY_NEAR else FUTURES[12:])
-        seen = search(run, caller, clause, length, cuts, kinds, exact=exact)
-        done.append(length)
-        if seen is not None:
-            run.report(finding_of(run, caller, clause, seen, f", in {clause}"))
-            return run.skip(clause, _AFTER_CALLS)
-    run.keep(clause, f"lengths {_listed(done)}")
+        run.keep("train-eval", f"lengths {listed(done)}, at a fixed random seed")
     return None

@@ -16,7 +16,12 @@ from torch import nn
 from ithbit.contract.building import Subject, subject_of
 from ithbit.contract.calling import Caller
 from ithbit.contract.carrying import check_carries
-from ithbit.contract.causality import check_any_cut, check_causal, check_dtypes, check_training
+from ithbit.contract.causality import (
+    check_any_cut,
+    check_causal,
+    check_training,
+    try_borders,
+)
 from ithbit.contract.checking import CheckRun, Clock, inner_unit
 from ithbit.contract.clauses import CLAUSE_NAMES, CLAUSES
 from ithbit.contract.comparison import unit_of
@@ -24,8 +29,10 @@ from ithbit.contract.findings import CheckSettings, ContractReport, Coverage
 from ithbit.contract.gradients import check_gradient
 from ithbit.contract.inner_types import coarse_type
 from ithbit.contract.inputs import drawn
+from ithbit.contract.narrow_types import check_dtypes
 from ithbit.contract.prefixes import check_length
 from ithbit.contract.repeats import check_at_last, check_repeats
+from ithbit.contract.second_process import SecondProcess
 from ithbit.contract.shapes import check_step
 from ithbit.contract.signatures import find_call
 from ithbit.contract.watching import CannotCheckError
@@ -40,8 +47,10 @@ def check_contract(
     settings: CheckSettings | None = None,
     name: str = "",
     beat: Callable[[str], None] = lambda text: None,
+    two_processes: bool = False,
 ) -> ContractReport:
-    """Check a layer: a subject, a factory, a module or a name. `beat` hears what is done next."""
+    """Check a layer: a subject, a factory, a module or a name. `beat` hears what is done next;
+    `two_processes` allows a copy of this process, for a process that does nothing else."""
     chosen = settings or CheckSettings()
     clock = Clock(chosen.seconds)
     threads, kept = torch.get_num_threads(), (random.getstate(), np.random.get_state())
@@ -52,7 +61,7 @@ def check_contract(
             warnings.simplefilter("ignore")
             subject = subject_of(build, chosen.width, name)
             called = name or subject.name
-            run = _checked(subject, chosen, clock, beat)
+            run = _checked(subject, chosen, clock, beat, two_processes)
     except LayerError as error:
         return ContractReport(called, settings=chosen, seconds=clock.spent, cannot=str(error))
     finally:
@@ -64,15 +73,20 @@ def check_contract(
         tuple(run.results.values()),
         Coverage(tuple(sorted(run.lengths)), run.cuts, len(run.futures)),
         chosen,
-        clock.spent,
+        clock.spent + run.seconds_elsewhere,
         remarks=tuple(_remarks(run)),
     )
 
 
 def _checked(
-    subject: Subject, settings: CheckSettings, clock: Clock, beat: Callable[[str], None]
+    subject: Subject,
+    settings: CheckSettings,
+    clock: Clock,
+    beat: Callable[[str], None],
+    two_processes: bool,
 ) -> CheckRun:
     run = _prepared(subject, settings, clock, beat)
+    run.two_processes = two_processes
     check_repeats(run)
     if run.caller.fresh:  # a state that stays from call to call has spoilt the first measurement
         run.unit = inner_unit(run.caller, run.draw("unit", 2, run.short))
@@ -80,16 +94,21 @@ def _checked(
         for clause in CLAUSES[: CLAUSE_NAMES.index("cache")]:
             run.skip(clause.name, "random at a fixed seed too: nothing can be compared")
         return run
-    check_causal(run)
-    check_training(run)
-    check_dtypes(run)
-    check_length(run)
-    check_step(run)
-    check_gradient(run)
-    check_carries(run)
-    check_any_cut(run)
+    run.total = run.clock.left
+    others = SecondProcess(run, (try_borders, *_OTHERS)).start()
+    try:
+        check_causal(run, others)
+        check_dtypes(run)
+        check_any_cut(run)
+        others.finish()
+    finally:
+        others.end()
     check_at_last(run)
     return run
+
+
+# These need nothing of the others but whether later tokens matter.
+_OTHERS = (check_carries, check_step, check_training, check_gradient, check_length)
 
 
 def _prepared(
@@ -128,8 +147,6 @@ def _prepared(
                     f"some of it is computed in {name}: where shapes differ, a few per cent count "
                     "as rounding"
                 )
-            elif dtype == wanted and run.unit > torch.finfo(dtype).eps:
-                run.remarks.append("some of it is computed in less precision than its dtype")
             return run
     if any("indices" in error and "embedding" in error.lower() for error in errors):
         raise CannotCheckError(
@@ -140,12 +157,15 @@ def _prepared(
 
 def _remarks(run: CheckRun) -> list[str]:
     found = list(run.remarks)
+    is_said = run.coarse or run.caller.dtype != getattr(torch, run.settings.dtype)
+    if run.unit > unit_of(run.caller.dtype) and not is_said:
+        found.append("some of it is computed in less precision than its dtype")
     if run.refused:
         lengths = ", ".join(map(str, sorted(run.refused)))
         found.append(f"refuses lengths {lengths}: {run.refused[min(run.refused)]}")
     if untried := sorted(run.too_slow - run.lengths):
         lengths = ", ".join(map(str, untried))
         found.append(f"too slow for lengths {lengths}: these were not tried")
-    if run.clock.left < 0:
+    if run.is_over or run.clock.left < 0:
         found.append(f"the {run.settings.seconds:g} seconds were over: less was tried than usual")
     return found

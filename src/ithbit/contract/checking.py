@@ -3,7 +3,7 @@
 import contextlib
 import resource
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -50,6 +50,11 @@ class Clock:
     def left(self) -> float:
         return self.seconds - self.spent
 
+    def part(self, share: float) -> "Clock":
+        """From now on, this share of the time that is left."""
+        self.seconds -= (1 - share) * max(self.left, 0.0)
+        return self
+
 
 @dataclass
 class CheckRun:
@@ -70,10 +75,17 @@ class CheckRun:
     cuts: int = 0
     futures: set[str] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
-    taken: dict[int, float] = field(default_factory=dict)  # seconds for one row of so many tokens
+    # Seconds for one row of so many tokens, or for a few in a first call.
+    taken: dict[int, float] = field(default_factory=dict)
     memory: dict[int, int] = field(default_factory=dict)  # bytes more for one row, if it was seen
     too_slow: set[int] = field(default_factory=set)
     remarks: list[str] = field(default_factory=list)
+    two_processes: bool = False  # this process may be copied
+    in_two: bool = False  # it was
+    after_calls: bool = False  # a leak was seen that a new layer does not have
+    total: float = 0.0  # seconds that were left before later tokens were changed
+    seconds_elsewhere: float = 0.0  # of a second process
+    is_over: bool = False  # time was over in a second process
 
     @property
     def width(self) -> int:
@@ -122,8 +134,13 @@ class CheckRun:
         """Note that a clause was not checked."""
         self.results.setdefault(clause, ClauseResult(clause, "not checked", None, reason))
 
-    def takes(self, n_tokens: int, caller: Caller | None = None) -> bool:
-        """Whether the layer takes so many tokens."""
+    def takes(
+        self,
+        n_tokens: int,
+        caller: Caller | None = None,
+        trial: Callable[[], object] | None = None,
+    ) -> bool:
+        """Whether the layer takes so many tokens, by `trial` if the layer must be called."""
         if n_tokens in self.taken and caller is None:
             return True
         if n_tokens in self.refused or n_tokens in self.too_slow:
@@ -141,7 +158,10 @@ class CheckRun:
                 return False
         began, held = time.process_time(), _peak_memory()
         try:
-            (caller or self.caller)(self.draw("length", 1, n_tokens))
+            if trial is not None:
+                trial()
+            else:
+                (caller or self.caller)(self.draw("length", 1, n_tokens))
         except CannotCheckError:
             raise
         except FAILURES as error:

@@ -15,11 +15,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from ithbit.contract.child_process import ChildProcess, child_process
 from ithbit.contract.findings import CheckSettings, ContractReport, report_from_json
+
+if TYPE_CHECKING:
+    import subprocess
 
 _GIB = 1 << 30
 _POLL = 0.05  # seconds between looks at the child
@@ -60,7 +64,7 @@ def report_of_child(
     began, child = time.monotonic(), child_process()
     try:
         child.send(json.dumps({"kind": kind, "name": name, "settings": asdict(settings)}))
-        watch = _Watch(child.process.pid, limits)
+        watch = _Watch(child.process, limits)
         report = watch.follow(child.pipe)
         reason = "" if report is not None else watch.reason or _ending(child, watch)
     finally:
@@ -70,14 +74,24 @@ def report_of_child(
     return ContractReport(name, settings=settings, seconds=time.monotonic() - began, cannot=reason)
 
 
-class _Watch:
-    """Follows a child by what it writes, its time and its memory."""
+@dataclass
+class _Doing:
+    """What a process does, since when, and its processor time then; nothing, if it waits."""
 
-    def __init__(self, pid: int, limits: Limits) -> None:
-        self.pid, self.limits = pid, limits
-        self.doing, self.reason = "", ""
-        self.began = self.since = time.monotonic()
-        self.cpu_since = 0.0
+    what: str
+    since: float
+    cpu_since: float
+
+
+class _Watch:
+    """Follows a child, and the copy of itself that it may make, by what they write, their time and
+    their memory."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", limits: Limits) -> None:
+        self.process, self.limits = process, limits
+        self.reason = ""
+        self.began = time.monotonic()
+        self.doing = {process.pid: _Doing("", self.began, 0.0)}
 
     def follow(self, pipe: IO[bytes]) -> ContractReport | None:
         """The report, or None with the reason, if it was stopped; without one if it ended."""
@@ -93,27 +107,47 @@ class _Watch:
                     data = _line(line)
                     if "report" in data:
                         return report_from_json(data["report"])
-                    self.doing = str(data.get("doing", self.doing))
-                if lines:
-                    self.since, self.cpu_since = time.monotonic(), _cpu_seconds(self.pid)
+                    if "doing" in data:
+                        pid = int(data.get("process", self.process.pid))
+                        now, cpu = time.monotonic(), _cpu_seconds(pid)
+                        self.doing[pid] = _Doing(str(data["doing"]), now, cpu)
+            elif self.process.poll() is not None:  # its copy may hold the pipe open
+                return None
             self.reason = self._excess()
         return None
 
+    @property
+    def when(self) -> str:
+        """What the child does, as the end of a sentence."""
+        return _when(self.doing[self.process.pid])
+
     def _excess(self) -> str:
         """Which limit is exceeded, as a sentence."""
+        for pid in list(self.doing):
+            if pid != self.process.pid and not _memory(pid):  # it has ended
+                del self.doing[pid]
         now, limits = time.monotonic(), self.limits
-        when = f" when {self.doing}" if self.doing else " when its code is imported"
-        if (used := _memory(self.pid)) > limits.memory:
-            return f"it uses more than {limits.memory / _GIB:.3g} GiB{when} ({used / _GIB:.1f} GiB)"
-        waited = now - self.since
-        limit = limits.call if self.doing else limits.start
-        # On a busy machine a process that computes is no worse for waiting.
-        busy = _cpu_seconds(self.pid) - self.cpu_since
-        if waited > limit and (busy > 0.5 * limit or busy < 0.05 * waited or waited > 5 * limit):
-            return f"it does not return{when}: stopped after {waited:.0f} seconds"
-        if now - self.began > limits.total + limits.start:
-            return f"it takes too long: stopped after {now - self.began:.0f} seconds{when}"
+        for pid, doing in self.doing.items():
+            when = _when(doing)
+            if (used := _memory(pid)) > limits.memory:
+                allowed = f"{limits.memory / _GIB:.3g} GiB"
+                return f"it uses more than {allowed}{when} ({used / _GIB:.1f} GiB)"
+            if not doing.what and len(self.doing) > 1:  # it waits for its copy
+                continue
+            waited = now - doing.since
+            limit = limits.call if doing.what else limits.start
+            # On a busy machine a process that computes is no worse for waiting.
+            busy = _cpu_seconds(pid) - doing.cpu_since
+            late = busy > 0.5 * limit or busy < 0.05 * waited or waited > 5 * limit
+            if waited > limit and late:
+                return f"it does not return{when}: stopped after {waited:.0f} seconds"
+            if now - self.began > limits.total + limits.start:
+                return f"it takes too long: stopped after {now - self.began:.0f} seconds{when}"
         return ""
+
+
+def _when(doing: _Doing) -> str:
+    return f" when {doing.what}" if doing.what else " when its code is imported"
 
 
 def _line(line: bytes) -> dict[str, Any]:
@@ -127,7 +161,7 @@ def _line(line: bytes) -> dict[str, Any]:
 def _ending(child: ChildProcess, watch: _Watch) -> str:
     """Why a child ended without a report."""
     status = child.process.wait()
-    when = f" when {watch.doing}" if watch.doing else " when its code is imported"
+    when = watch.when
     if status < 0:
         with suppress(ValueError):
             return f"its process was ended by {signal.Signals(-status).name}{when}"
@@ -159,7 +193,7 @@ def main() -> None:
     """The child: its argument is the pipe. It imports what a check needs, then reads what to
     check; none if the parent has ended."""
     pipe = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
-
+    import_module("ithbit.contract.check")  # torch above all, while the parent reads its options
     gc.freeze()
     gc.enable()
     line = sys.stdin.readline()
@@ -174,7 +208,9 @@ def main() -> None:
         pipe.write(json.dumps(data).encode() + b"\n")
 
     _limit_files()
-    report = _checker(request["kind"])(request["name"], chosen, lambda text: write({"doing": text}))
+    report = _checker(request["kind"])(
+        request["name"], chosen, lambda text: write({"doing": text, "process": os.getpid()})
+    )
     sys.stdout.flush()
     write({"report": report.to_json()})
     os._exit(0)  # whatever threads a layer has left
@@ -197,6 +233,6 @@ def _checker(kind: str) -> Callable[[str, CheckSettings, Callable[[str], None]],
     from ithbit.contract.check import check_contract
 
     def check(name: str, settings: CheckSettings, beat: Callable[[str], None]) -> ContractReport:
-        return check_contract(name, settings, name, beat)
+        return check_contract(name, settings, name, beat, two_processes=True)
 
     return check

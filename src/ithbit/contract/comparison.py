@@ -78,6 +78,12 @@ def is_gross_alone(change: float, jitter: float) -> bool:
     return not change > SURE * jitter
 
 
+def move_of(unit: float) -> float:
+    """The relative move of later tokens that draws rounding anew; numbers of so coarse a unit can
+    follow it."""
+    return max(JITTER, 2 * unit)
+
+
 def small_step(unit: float) -> float:
     """The relative move by which rounding in another shape is estimated.
 
@@ -154,6 +160,7 @@ def effects_of_future(
     exact: bool = False,
     examined: int = 4,
     base: Tensor | None = None,
+    moves: int = 2,
 ) -> FutureEffects:
     """The earlier outputs that change when row r of `inputs` is replaced by row r of `futures` from
     token cuts[r] on, by more than rounding.
@@ -161,7 +168,8 @@ def effects_of_future(
     Both have shape (row, token, …) and need not be numbers with a fraction: token ids do, but then
     there is no `jitter` and rounding counts as 64 units. `exact` says that the same comparison gave
     the same bits in a wider precision, so that any other bit here is a leak. Of the rows that
-    change, the `examined` worst are compared with a move. `base` is run(inputs), if it is there.
+    change, the `examined` worst are compared with so many `moves`. `base` is run(inputs), if it is
+    there.
     """
     n_tokens = inputs.shape[1]
     cut = torch.as_tensor(cuts, device=inputs.device)
@@ -183,17 +191,16 @@ def effects_of_future(
     effects = []
     if over:
         rows = torch.where(sizes > floor, sizes / scale, 0.0).topk(min(examined, over)).indices
-        if exact:
-            noise = torch.zeros(len(rows), dtype=torch.float64)
-        elif jitter is None:
+        if jitter is None:
             noise = 64 * unit * scale[rows] / SURE
         else:
-            noise = _noise(run, (inputs, mixed), over_inputs, earlier, rows, jitter, unit)
+            noise = _noise(run, (inputs, mixed), over_inputs, earlier, rows, jitter, unit, moves)
         for row, small in zip(rows.tolist(), noise.tolist(), strict=True):
             size, top = float(sizes[row]), float(scale[row])
             if exact or is_leak(size, small, top, unit):
                 alone = is_gross_alone(size, small)
                 least = size / 2 if alone else max(SURE * small, float(floor[row]))
+                least = 0.0 if exact else least
                 seen = (finite[row].flatten(1).amax(1) > least).nonzero()
                 effects.append(Effect(row, int(cut[row]), int(seen[0, 0]), size, small, top))
     leaking = {effect.row for effect in effects}
@@ -214,16 +221,17 @@ def _noise(
     rows: Tensor,
     jitter: Jitter,
     unit: float,
+    moves: int,
 ) -> Tensor:
     """How much earlier outputs of some rows change if later tokens move a little, around both
     inputs."""
-    size = max(JITTER, 2 * unit)
+    size = move_of(unit)
     late, earlier = late[rows.to(late.device)], earlier[rows]
     noise = torch.zeros(len(rows), dtype=torch.float64, device=earlier.device)
     for values in both:
         some = values[rows.to(values.device)]
         at = run(some)
-        for _ in range(2):
+        for _ in range(moves):
             again = run(torch.where(late, jitter(some, size), some))
             moved = torch.where(earlier, apart(again, at), 0.0)
             noise = noise.maximum(moved.nan_to_num(0.0, 0.0, 0.0).flatten(1).amax(1))

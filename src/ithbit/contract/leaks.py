@@ -18,23 +18,35 @@ from ithbit.contract.comparison import (
     is_gross_alone,
     is_leak,
     jittered,
+    move_of,
     unit_of,
 )
 from ithbit.contract.findings import Finding
 from ithbit.contract.inputs import BASES, FUTURES, Drawing
 
 _CONFIRMED, _SHARE = 48, 0.125  # other inputs, and the share of them that confirms a leak by size
+_CLEAR = 1 / 12  # that share, of a change that small moves do not make
+_MOVES = 8  # small moves of later tokens around each input, where a wider type has the same bits
+_FLIPPED = 2  # other inputs at which small moves do the same: the layer has steps
 _UNSTEADY = 8  # rows that move by a few units
+_REDRAWN = 16  # small moves of later tokens
+# Times the response to small moves: more than a step or two; and more than the same steps.
+_STEPS, _SAME = 4.0, 1.5
 _NARROWED = 48  # later tokens that are changed one by one
 _FIRST = 8  # first inputs for the cuts at one length: outputs of these are computed once
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A leak as it was seen in one row."""
+    """A leak as it was seen in one row of a batch."""
 
     drawing: Drawing
     effect: Effect
+    batch: tuple[Drawing, ...] = ()  # all rows, where one row alone does not show it
+
+    @property
+    def rows(self) -> tuple[Drawing, ...]:
+        return self.batch or (self.drawing,)
 
 
 def search(
@@ -54,7 +66,7 @@ def search(
     gave the same bits in a wider precision.
     """
     rows = rows or run.rows(length)
-    unit = max(unit_of(caller.dtype), run.unit)
+    unit = max(caller.unit, run.unit)
     for start in range(0, len(cuts), rows):
         if start and run.clock.left < 0:
             break
@@ -68,12 +80,18 @@ def search(
             run.cuts += len(some)
             run.futures |= {each.kind for each in drawings}
         for effect in found:
-            seen = Observed(drawings[effect.row], effect)
+            seen = Observed(drawings[effect.row], effect, tuple(drawings))
             if not effect.is_finite:
                 run.report(overflow_finding(run, caller, seen))
-            elif exact or _is_confirmed(run, caller, seen, unit):
+            elif _is_confirmed(run, caller, seen, unit, exact):
                 return seen
     return None
+
+
+def read_first(run: CheckRun, place: str, length: int, cuts: Sequence[int]) -> None:
+    """Have the layer read the inputs of a search, whose outputs are kept for it."""
+    drawings = [_drawing(run, place, length, cut, k, None) for k, cut in enumerate(cuts)]
+    _read(run.caller, drawings)
 
 
 def _drawing(
@@ -103,13 +121,7 @@ def _compared(
     examined: int = 4,
 ) -> tuple[Effect, ...]:
     g = torch.Generator().manual_seed(run.seed("jitter"))
-    key = tuple((each.length, each.base_seed, each.base) for each in drawings)
-    if key not in caller.kept or caller.fresh:
-        if len(caller.kept) >= _FIRST:
-            caller.kept.clear()
-        x = torch.stack([drawing.x() for drawing in drawings])
-        caller.kept[key] = x, caller(x)
-    x, base = caller.kept[key]
+    x, base = _read(caller, drawings)
     y = torch.stack([each.other(row) for each, row in zip(drawings, x, strict=True)])
     found = effects_of_future(
         caller,
@@ -121,29 +133,71 @@ def _compared(
         exact=exact,
         base=base,
         examined=examined,
+        moves=_MOVES if exact else 2,
     )
     if caller.dtype == run.caller.dtype:
         run.exact = run.exact and found.exact
     return found.effects
 
 
-def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> bool:
+def _read(caller: Caller, drawings: list[Drawing]) -> tuple[Tensor, Tensor]:
+    """The inputs, and what the layer gives for them."""
+    key = tuple((each.length, each.base_seed, each.base) for each in drawings)
+    if key not in caller.kept or caller.fresh:
+        if len(caller.kept) >= _FIRST:
+            caller.kept.clear()
+        x = torch.stack([drawing.x() for drawing in drawings])
+        caller.kept[key] = x, caller(x)
+    return caller.kept[key]
+
+
+def _is_confirmed(run: CheckRun, caller: Caller, seen: Observed, unit: float, exact: bool) -> bool:
     """Rounding may flip a sign or move a number to the next step, once in many inputs. So what
     does not shrink with the change, or changes as much when earlier tokens move by a rounding, must
-    be seen at one output for a share of other inputs."""
-    by_size_alone = is_gross_alone(seen.effect.change, seen.effect.jitter)
-    if not by_size_alone and seen.effect.change > SURE * _unsteadiness(run, caller, seen, unit):
+    be seen at one output for a share of other inputs. Where a wider precision gives the same bits,
+    because steps hide its rounding or because there is none, a step is what small moves of later
+    tokens flip as well."""
+    change, times = seen.effect.change, _SAME if exact else 0.0
+    is_clear = exact and change > _STEPS * _redrawn(run, caller, seen, unit)
+    share, n_flipped = _CLEAR if is_clear else _SHARE, 0
+    by_size_alone = exact or is_gross_alone(change, seen.effect.jitter)
+    if not by_size_alone and change > SURE * _unsteadiness(run, caller, seen, unit):
         return True
     drawing, rows = seen.drawing, run.rows(seen.drawing.length)
     outputs: Counter[int] = Counter()
+    changed: Counter[int] = Counter()
     for start in range(0, _CONFIRMED, rows):
         again = [
             replace(drawing, base_seed=run.seed("again", k), future_seed=run.seed("other", k))
             for k in range(start, min(start + rows, _CONFIRMED))
         ]
-        effects = _compared(run, caller, again, unit, False, len(again))
-        outputs.update(each.output for each in effects if each.is_finite)
-    return max(outputs.values(), default=0) >= _CONFIRMED * _SHARE
+        effects = _compared(run, caller, again, unit, exact, len(again))
+        changed.update(each.output for each in effects if each.is_finite)
+        clear = [each for each in effects if each.change > times * each.jitter]
+        outputs.update(each.output for each in clear if each.is_finite)
+        n_flipped += len(effects) - len(clear)
+    if is_clear and n_flipped < _FLIPPED:  # nothing says that it has steps; few inputs may show it
+        return True
+    return any(
+        count >= _CONFIRMED * share and 2 * count >= changed[output]
+        for output, count in outputs.items()
+    )
+
+
+def _redrawn(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> float:
+    """How much earlier outputs change if later tokens move a little, in many ways."""
+    cut, x = seen.drawing.cut, seen.drawing.x()
+    g = torch.Generator().manual_seed(run.seed("redrawn"))
+    rows = 1 if run.mixes else _UNSTEADY
+    most = 0.0
+    for row in (x, _replaced(seen.drawing, x)):
+        same = row.expand(rows, -1, -1)
+        at = caller(same)[:, :cut]
+        for _ in range(_REDRAWN // rows):
+            late = jittered(same[:, cut:], move_of(unit), g)
+            change = apart(caller(torch.cat([same[:, :cut], late], 1))[:, :cut], at)
+            most = max(most, float(change.nan_to_num(0.0, 0.0, 0.0).max()))
+    return most
 
 
 def _unsteadiness(run: CheckRun, caller: Caller, seen: Observed, unit: float) -> float:
@@ -169,10 +223,12 @@ def _unsteadiness(run: CheckRun, caller: Caller, seen: Observed, unit: float) ->
 def finding_of(
     run: CheckRun, caller: Caller, clause: str, seen: Observed, how: str = ""
 ) -> Finding:
-    """A leak as a finding, narrowed to one later token where one is enough."""
-    seen = _narrowed(run, caller, _alone(run, caller, seen))
+    """A leak as a finding, narrowed to one row, and one later token, where these are enough."""
+    seen = _smaller(run, caller, seen)
+    if not seen.batch:
+        seen = _narrowed(run, caller, seen)
     drawing, effect = seen.drawing, seen.effect
-    if not caller.fresh and _change(caller, drawing) and not _change(caller.like(), drawing):
+    if not caller.fresh and _change(caller, seen) and not _change(caller.like(), seen):
         return _after_calls(run, caller, seen)
     first, length = effect.output + 1, drawing.length
     if drawing.later is not None:
@@ -181,20 +237,23 @@ def finding_of(
         later, changed = drawing.cut + 1, f"tokens {drawing.cut + 1} to {length} do"
         changed = f"token {length} does" if drawing.cut + 1 == length else changed
     noise = f"; rounding gives {effect.noise:.1e}" if effect.noise else ""
+    batch = f", in a batch of {len(seen.batch)}" if seen.batch else ""
     sentence = (
-        f"output {first} of {length} changes when {changed}{how}: the largest change of an earlier "
-        f"output is {effect.size:.1e} of the largest output{noise}"
+        f"output {first} of {length} changes when {changed}{how}{batch}: the largest change of an "
+        f"earlier output is {effect.size:.1e} of the largest output{noise}"
     )
     return Finding(
         clause, sentence, length, first, later, effect.size, effect.noise,
-        _code(caller, drawing, later),
+        _code(caller, seen, later),
     )  # fmt: skip
 
 
-def _change(caller: Caller, drawing: Drawing) -> float:
+def _change(caller: Caller, seen: Observed) -> float:
     """The largest change of an earlier output, as the Python of a finding sees it."""
-    x = drawing.x()
-    base, out = (caller(each[None])[0, : drawing.cut] for each in (x, _replaced(drawing, x)))
+    xs = [each.x() for each in seen.rows]
+    ys = [_replaced(each, x) for each, x in zip(seen.rows, xs, strict=True)]
+    row, cut = seen.effect.row, seen.drawing.cut
+    base, out = (caller(torch.stack(each))[row, :cut] for each in (xs, ys))
     return float(apart(base, out).nan_to_num(0.0, 0.0, 0.0).max())
 
 
@@ -206,7 +265,7 @@ def _after_calls(run: CheckRun, caller: Caller, seen: Observed) -> Finding:
     """A leak that a new layer does not have: what it reads depends on the calls before."""
     drawing, effect = seen.drawing, seen.effect
     lengths = sorted(length for length in run.taken if length <= drawing.length)
-    built, shown = caller.run_lines(drawing.length), _code(caller, drawing, drawing.cut + 1)
+    built, shown = caller.run_lines(drawing.length), _code(caller, seen, drawing.cut + 1)
     before = [
         f"for n in {lengths}:",
         "    run(torch.zeros(1, n, D, dtype=torch.float64))",
@@ -229,19 +288,23 @@ def overflow_finding(run: CheckRun, caller: Caller, seen: Observed) -> Finding:
     )
     return Finding(
         "overflow", sentence, drawing.length, first, drawing.cut + 1, None, None,
-        _code(caller, drawing, drawing.cut + 1),
+        _code(caller, Observed(drawing, seen.effect), drawing.cut + 1),
     )  # fmt: skip
 
 
-def _alone(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
-    """The same in a batch of one, if it shows there."""
-    effects = _effects(run, caller, [seen.drawing])
-    return Observed(seen.drawing, effects[0]) if effects else seen
+def _smaller(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
+    """The same in a batch of one, if it shows there; else in one of equal rows."""
+    for rows in (1, 2, len(seen.rows)):
+        effects = _effects(run, caller, [seen.drawing] * rows)
+        if effects:
+            batch = (seen.drawing,) * rows if rows > 1 else ()
+            return Observed(seen.drawing, effects[-1], batch)
+    return seen if len(seen.batch) > 1 else replace(seen, batch=())
 
 
 def _effects(run: CheckRun, caller: Caller, drawings: list[Drawing]) -> list[Effect]:
     was = run.exact
-    unit = max(unit_of(caller.dtype), run.unit)
+    unit = max(caller.unit, run.unit)
     found = _compared(run, caller, drawings, unit, False)
     run.exact = was
     return [each for each in found if each.is_finite]
@@ -254,7 +317,7 @@ def _narrowed(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
     tokens = sorted({*tokens[:_NARROWED], *tokens[-4:]})
     x = drawing.x()
     rows = run.rows(drawing.length)
-    unit = max(unit_of(caller.dtype), run.unit)
+    unit = max(caller.unit, run.unit)
     for start in range(0, len(tokens), rows):
         if run.clock.left < 0:
             return seen
@@ -272,16 +335,44 @@ def _narrowed(run: CheckRun, caller: Caller, seen: Observed) -> Observed:
     return seen
 
 
-def _code(caller: Caller, drawing: Drawing, later: int) -> str:
+def _code(caller: Caller, seen: Observed, later: int) -> str:
     """Python that shows a leak alone."""
+    drawing = seen.drawing
     who = f"token {later}" if drawing.later is not None else f"tokens {later} to {drawing.length}"
+    row, x, y = "0", "x[None]", "y[None]"
+    drawn: tuple[str, ...] = drawing.lines()
+    if seen.batch and len(set(seen.batch)) == 1:
+        row = str(seen.effect.row)
+        x, y = (f"{each}.repeat({len(seen.batch)}, 1, 1)" for each in "xy")
+    elif seen.batch:
+        row, x, y = str(seen.effect.row), "torch.stack(xs)", "torch.stack(ys)"
+        drawn = _batch_lines(seen)
     return "\n".join(
         (
             *caller.run_lines(drawing.length),
-            *drawing.lines(),
-            "a, b = run(x[None])[0, :cut], run(y[None])[0, :cut]",
+            *drawn,
+            f"a, b = run({x})[{row}, :cut], run({y})[{row}, :cut]",
             f'print("{who} changed: outputs 1 to", cut, "change by", float((a - b).abs().max()))',
         )
+    )
+
+
+def _batch_lines(seen: Observed) -> tuple[str, ...]:
+    """Python that draws all rows of a batch, and what replaces their later tokens."""
+    rows = ((d.cut, d.base_seed, d.future_seed, d.base, d.future) for d in seen.batch)
+    return (
+        "rows = [",
+        *(f"    {each}," for each in rows),
+        "]",
+        "xs, ys = [], []",
+        "for cut, first, second, base, future in rows:",
+        "    g = torch.Generator().manual_seed(first)",
+        "    x = eval(base)",
+        "    g = torch.Generator().manual_seed(second)",
+        "    y = eval(future)",
+        "    xs.append(x)",
+        "    ys.append(torch.cat([x[:cut], y[cut:]]))",
+        f"cut = rows[{seen.effect.row}][0]",
     )
 
 

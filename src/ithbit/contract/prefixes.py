@@ -20,6 +20,7 @@ from ithbit.models.user_code import FAILURES, error_text
 
 PREFIXES = (*(1, 2, 3, 7, 16, 17, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 192, 200, 255, 256),)
 _LONG_PREFIXES = (17, 256, 257, 300, 512, 513, 1024)
+_JUMPS = 24  # moves of the inputs, of which half or fewer reach another step
 _FEWEST = 8  # prefixes that are tried even if time is over
 _WHOLE, _LONG = (257, 256, 130, 128, 64, 32, 16), (1025, 1024, 513, 512)
 
@@ -150,6 +151,6 @@ def _jumps(run: CheckRun, x: Tensor, change: Tensor, token: int) -> bool:
     g = torch.Generator().manual_seed(run.seed("jump"))
     base, most = run.caller(x), []
     for size in (2.0**-21, 2.0**-17):
-        moved = [apart(run.caller(jittered(x, size, g)), base)[:, token] for _ in range(4)]
+        moved = [apart(run.caller(jittered(x, size, g)), base)[:, token] for _ in range(_JUMPS)]
         most.append(float(torch.stack(moved).nan_to_num(0.0, 0.0, 0.0).max()))
     return float(change[token]) <= 2 * most[0] and most[1] < 4 * most[0]

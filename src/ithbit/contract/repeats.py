@@ -4,9 +4,17 @@ output, and neither earlier calls nor the other examples of a batch matter."""
 import torch
 from torch import Tensor
 
-from ithbit.contract.calling import reseeds
+from ithbit.contract.calling import Caller, reseeds
 from ithbit.contract.checking import CheckRun
-from ithbit.contract.comparison import apart, is_leak, jittered, small_step, tolerance, unit_of
+from ithbit.contract.comparison import (
+    FLOOR,
+    apart,
+    is_leak,
+    jittered,
+    small_step,
+    tolerance,
+    unit_of,
+)
 from ithbit.contract.findings import Finding
 from ithbit.contract.watching import CannotCheckError
 from ithbit.models.user_code import FAILURES
@@ -242,6 +250,31 @@ def _batch(run: CheckRun) -> None:
     run.keep("batch", f"other rows replaced, and rows alone, at lengths {lengths}")
 
 
+def other_rows(run: CheckRun, caller: Caller, how: str) -> bool:
+    """The clause batch in a narrower type, where rows have the same bits in the widest: for two
+    rows, the others are replaced in one shape. Whether they matter."""
+    length = run.short
+    if run.mixes or run.is_random or run.outcome_of("batch") != "kept":
+        return False
+    for row in (0, 1):
+        others = (torch.arange(_BATCH) != row)[:, None, None]
+        x, y = run.draw("rows", _BATCH, length), run.draw("other rows", _BATCH, length)
+        mixed, (change, scale) = torch.where(others, _times(row) * y, x), (0.0, 1.0)
+        for wide in (run.caller, caller):
+            whole = wide(x)
+            change = _largest(apart(wide(mixed)[row], whole[row]))
+            scale = float(torch.where(whole.isfinite(), whole.abs(), 0.0).max())
+            if change and wide is run.caller:
+                return False
+        # A few units may differ: how many rows an expert gets may decide how its sums are taken.
+        if FLOOR * caller.unit * scale < change < torch.inf:
+            _report_batch(
+                run, length, row, change / scale, 0.0, alone=False, caller=caller, how=how
+            )
+            return True
+    return False
+
+
 def _times(row: int) -> int:
     """How large the other rows are: at every other row, larger than any ordinary input."""
     return 30 if row % 2 else 1
@@ -291,25 +324,36 @@ def check_at_last(run: CheckRun) -> None:
 
 
 def _report_batch(
-    run: CheckRun, length: int, row: int, size: float, noise: float, alone: bool, rows: int = _BATCH
+    run: CheckRun,
+    length: int,
+    row: int,
+    size: float,
+    noise: float,
+    alone: bool,
+    rows: int = _BATCH,
+    caller: Caller | None = None,
+    how: str = "",
 ) -> None:
     x = _drawn_text(run, "rows", rows, length)
     y = _drawn_text(run, "other rows", rows, length)
     if alone:
-        rest = ["rows = slice(row, row + (2 if row == 1 else 1))", "b = run(x[rows])[0]"]
+        rest = [
+            f"x = {x}",
+            f"rows = slice({row}, {row + (2 if row == 1 else 1)})",
+            "a, b = run(x)[rows], run(x[rows])",
+        ]
         what = "alone, its output differs by"
     else:
         times = f"{_times(row)} * " if _times(row) > 1 and rows == _BATCH else ""
         rest = [
+            f"row, x = {row}, {x}",
             f"y = {times}{y}",
             "y[row] = x[row]  # the other rows are replaced",
-            "b = run(y)[row]",
+            "a, b = run(x)[row], run(y)[row]",
         ]
         what = "with other examples beside it, its output differs by"
     code = [
-        *run.caller.run_lines(length),
-        f"row, x = {row}, {x}",
-        "a = run(x)[row]",
+        *(caller or run.caller).run_lines(length),
         *rest,
         f'print("{what}", float((a - b).abs().max()))',
     ]
@@ -320,7 +364,7 @@ def _report_batch(
     )
     run.report(
         Finding(
-            "batch", f"{why}: by {size:.1e} of the largest output", length, size=size,
+            "batch", f"{why}{how}: by {size:.1e} of the largest output", length, size=size,
             noise=noise, code="\n".join(code),
         )
     )  # fmt: skip
