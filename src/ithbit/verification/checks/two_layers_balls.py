@@ -77,7 +77,7 @@ def _axes(g: FloatArray) -> FloatArray:
     """For each slot the directions along which vectors g (slot, dim, vector) are longest, as rows.
     Nothing depends on how well they are found."""
     g = np.nan_to_num(g, posinf=0.0, neginf=0.0)
-    g = g / (np.abs(g).max((1, 2), keepdims=True) + TINY)
+    g = g / (np.abs(g).max((1, 2), keepdims=True, initial=0.0) + TINY)
     try:
         return np.linalg.eigh(np.matmul(g, g.swapaxes(1, 2)))[1].swapaxes(1, 2)
     except np.linalg.LinAlgError:  # it did not converge
