@@ -137,12 +137,12 @@ def test_the_end_of_tightening_is_foreseen() -> None:
     protocol = Protocol(examples="blocks", consistency=1.0)
     line = _Line(RunSpec(ModelSpec("lhi", "gru", n_bits=8), 0, protocol))
     guesses = []
-    for k in range(1, 31):
+    for k in range(1, 55):
         line.take(Epoch(k, 0.001, 0.001, 1.0 if k >= 5 else 0.9, 1e-3, 0.1), float(k))
         guesses.append(line.foreseen)
     assert guesses[:4] == [None] * 4
-    assert guesses[4:] == [*range(24, 0, -1), 1, 1]
-    line.take(Epoch(31, 0.5, 0.5, 0.9, 1e-3, 0.1), 31.0)  # lost: it solves again
+    assert guesses[4:] == [*range(48, 0, -1), 1, 1]
+    line.take(Epoch(55, 0.5, 0.5, 0.9, 1e-3, 0.1), 55.0)  # lost: it solves again
     assert line.foreseen is None
 
 

@@ -151,7 +151,8 @@ def _work(run: CheckRun, jobs: Sequence[Job], writing: int, turns: int) -> None:
                     answer = {"job": turn[0], "gained": asdict(_gained(run, jobs[turn[0]]))}
                 except LayerError as error:
                     answer = {"cannot": str(error)}
-                print(json.dumps(answer, default=list), file=pipe, flush=True)
+                pipe.write(json.dumps(answer, default=list) + "\n")
+                pipe.flush()
                 turn = b"" if "cannot" in answer else os.read(turns, 1)
         status = 0
     finally:
