@@ -264,7 +264,10 @@ def test_margins_on_the_page_of_proofs_are_proved() -> None:
     rows = pl.read_csv(RESULTS / "proofs" / "runs.csv").filter(pl.col("layers") == 1)
     margins = {
         **{(int(row[0]), None): row[2] for row in table("proofs.md", "n | runs bounded")},
-        **{(int(row[0]), row[1]): row[3] for row in table("proofs.md", "n | examples | bounded")},
+        **{
+            (int(row[0]), row[1]): row[3]
+            for row in table("log/proofs.md", "n | examples | bounded")
+        },
     }
     assert len(margins) == 15
     for (n, examples), shown in margins.items():

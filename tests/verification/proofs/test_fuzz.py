@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flint import arb
-from tests.support import fuzz_sets
+from tests.support import fuzz_forms, fuzz_sets
 from tests.support.exact import Exact
 from tests.support.fuzz import is_one, model, nodes, run, strings, ways
 from tests.support.mutations import MUTATIONS, mutated
@@ -145,4 +145,5 @@ def test_sets_are_cut_where_singular_values_do_not_converge(monkeypatch) -> None
     violations: list[str] = []
     for number in range(30):
         fuzz_sets.compare_operations(5, number, violations)
+        fuzz_forms.compare_operations(5, number, violations)
     assert not violations

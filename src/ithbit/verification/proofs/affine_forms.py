@@ -255,9 +255,7 @@ def in_cells(x: Form, function: Callable[[Form], Form], k: int, cells: int = 16)
     of a constant plus the chord's slope times σ plus the mean of the cells' generators times ε.
     """
     (count, d, symbols), up = x.G.shape, 1 + slack(8)
-    gram = np.matmul(x.G, x.G.swapaxes(-1, -2))
-    _, vectors = np.linalg.eigh(np.where(np.abs(gram) < 1e150, gram, 0))  # NaN would spread
-    p = vectors[..., -1]  # any vector is sound
+    p = axes_of(x.G)[..., -1]  # any vector is sound
     tau = np.matmul(p[:, None], x.G)[:, 0]
     along = p[:, :, None] * tau[:, None]
     rest = x.G - along
@@ -288,6 +286,16 @@ def in_cells(x: Form, function: Callable[[Form], Form], k: int, cells: int = 16)
     e = e + slack(k + 8) * (np.abs(top) + np.abs(bottom) + np.abs(slope) * reach[:, None])
     e = e + slack(k + 8) * np.abs(mean).sum(-1)
     return Form((top + bottom) / 2, G, e * up + TINY)
+
+
+def axes_of(G: FloatArray) -> FloatArray:
+    """Axes (... dim axis) along which the columns of G (... dim symbol) differ more and more, about
+    orthonormal; nothing may depend on how well they are found."""
+    gram = np.matmul(G, G.swapaxes(-1, -2))
+    try:
+        return np.linalg.eigh(np.where(np.abs(gram) < 1e150, gram, 0))[1]  # NaN would spread
+    except np.linalg.LinAlgError:  # it did not converge
+        return np.broadcast_to(np.eye(gram.shape[-1]), gram.shape)
 
 
 def gelu_off(size: FloatArray) -> FloatArray:

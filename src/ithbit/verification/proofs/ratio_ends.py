@@ -17,7 +17,7 @@ rounding. The least ratio is that of -N.
 import numpy as np
 
 from ithbit.theory.layers import FloatArray
-from ithbit.verification.proofs.affine_forms import slack
+from ithbit.verification.proofs.affine_forms import axes_of, slack
 
 _STEPS = 8
 _UP = 1 + slack(8)
@@ -60,8 +60,7 @@ def ratio_ends(
 def principal_axes(g: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Orthonormal axes (... dim axis) of generators (... symbol dim), those along which they differ
     most among them; and what these miss by rounding: every y is within `missed` |y| of A Aᵀ y."""
-    gram = np.matmul(g.swapaxes(-1, -2), g)
-    _, axes = np.linalg.eigh(np.where(np.abs(gram) < 1e150, gram, 0))  # NaN would spread
+    axes = axes_of(g.swapaxes(-1, -2))
     d = axes.shape[-1]
     missed = np.abs(np.eye(d) - np.matmul(axes, axes.swapaxes(-1, -2)))
     missed += slack(d) * (across(axes, np.abs(axes).swapaxes(-1, -2)) + np.eye(d))

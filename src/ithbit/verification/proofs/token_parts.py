@@ -7,7 +7,7 @@ bits are, the vector lies in one of the parts, so the least bound of all parts h
 import numpy as np
 
 from ithbit.theory.layers import FloatArray
-from ithbit.verification.proofs.affine_forms import TINY, Form, slack
+from ithbit.verification.proofs.affine_forms import TINY, Form, axes_of, slack
 
 PARTS = 16
 _UP = 1 + slack(8)
@@ -20,9 +20,7 @@ def parts_of(x: Form, parts: int = PARTS) -> Form:
     range, whose half width is the new symbol's; any p is sound.
     """
     rows, d, symbols = x.G.shape
-    gram = np.matmul(x.G, x.G.swapaxes(-1, -2))
-    _, vectors = np.linalg.eigh(np.where(np.abs(gram) < 1e150, gram, 0))  # NaN would spread
-    p = vectors[..., -1]
+    p = axes_of(x.G)[..., -1]
     tau = np.matmul(p[:, None], x.G)[:, 0]
     along, off = p[:, :, None] * tau[:, None], slack(symbols)
     reach = np.abs(tau).sum(-1)[:, None] * (1 + off) + TINY
