@@ -20,7 +20,8 @@ Beside it are the same seed's epochs without consistency, from the runs in --wit
 those that ship, trained on blocks too, by the kernels of a GPU).
 
 With --no-train, only runs that STORE has are proved, and certificates that are there are checked
-again. --figure draws each proved margin beside the least that was found.
+again; with --recorded besides, their records are taken as they are. --figure draws each proved
+margin as a share of the least that was found.
 
 With --stress, the stress tests of `STRESS` are trained with consistency and without it, as many
 epochs each: it must not make the impossible possible. stress.csv gets a row per run.
@@ -95,10 +96,11 @@ def row_of(run: RunSpec, result: Result, without: Result | None) -> Row:
     }
 
 
-def proved(folder: Path, seconds: float) -> Row:
-    """The verdict on a run, and its proof: what `ithbit verify --prove` finds."""
+def proved(folder: Path, args: argparse.Namespace) -> Row:
+    """The verdict on a run, and its proof: what `ithbit verify --prove` finds, or found."""
     cpu, began = time.process_time(), time.perf_counter()
-    (found,) = ithbit.verify([str(folder)], prove=True, seconds=seconds)
+    prove = not args.recorded
+    (found,) = ithbit.verify([folder], prove=prove, seconds=args.seconds, budget=args.budget)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - began
     record = found.record
     proof = record.get("proof") or {}
@@ -113,8 +115,8 @@ def proved(folder: Path, seconds: float) -> Row:
         "leaves": proof.get("leaves"),
         "checked": proof.get("checked"),
         "proof_seconds": proof.get("seconds"),
-        "verify_cpu_seconds": round(cpu, 2),
-        "verify_seconds": round(wall, 2),
+        "verify_cpu_seconds": round(cpu, 2) if prove else None,
+        "verify_seconds": round(wall, 2) if prove else None,
     }
 
 
@@ -170,7 +172,7 @@ def experiment(args: argparse.Namespace) -> None:
         folder = RunFolder(args.store, run)
         result = folder.result()
         assert result is not None
-        row = row_of(run, result, without.get(run)) | proved(folder.path, args.seconds)
+        row = row_of(run, result, without.get(run)) | proved(folder.path, args)
         append(file, row)
         print(sentence(row), flush=True)
 
@@ -266,6 +268,8 @@ def main() -> None:
     parser.add_argument("--family", nargs="+", help="only these")
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--seconds", type=float, default=60.0, help="for one proof")
+    parser.add_argument("--budget", type=int, default=1 << 20, help="inputs to try of each run")
+    parser.add_argument("--recorded", action="store_true", help="take the verdicts on record")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--without", type=Path, default=Path("results/weights/blocks.zip"))
     parser.add_argument("--stress", action="store_true")
