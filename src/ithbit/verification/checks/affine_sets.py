@@ -7,7 +7,7 @@ The search has arithmetic of its own (`proofs/affine_forms.py`), of which nothin
 Trusted: that float64 +, -, *, / and square roots of numpy are those of IEEE 754, so that a sum of k
 products, in any order, is off by at most (k + 1) 2^-53 of the sum of sizes (`off_by` allows more
 than twice that); and arb. exp and GELU are polynomials around tables made of balls. Overflow gives
-infinities and NaN, which no operation hides: what is computed from them bounds nothing.
+infinities and NaN, of which only a norm makes finite numbers: no coordinate exceeds √(d - 1) there.
 """
 
 from dataclasses import dataclass, replace
