@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ithbit.spec import Protocol
 from ithbit.store.records import Epoch
 
-_PAIR_EPOCHS, _FLIP_EPOCHS = 12, 36
+_PAIR_EPOCHS, _FLIP_EPOCHS = 12, 36  # after 12 of flips, one of three runs at n = 64 stayed open
 _FIRST, _LAST = 1.0, 1000.0  # weights, in units of the protocol's consistency
 _STEPS = 11  # from the first weight to the last
 _LOW = 0.01  # training loss below which the weight grows

@@ -17,6 +17,7 @@ from ithbit.verification.proofs.attention import chosen, convex, dot, product, s
 from ithbit.verification.proofs.bands import STEP, Bands, bands_of, everything
 from ithbit.verification.proofs.certificate import weights_of
 from ithbit.verification.proofs.kinds import bounds_for
+from ithbit.verification.proofs.token_parts import parts_of, with_row
 from ithbit.verification.proofs.two_layers import TwoLayers
 
 FAMILIES = [
@@ -330,6 +331,24 @@ def test_what_a_bit_chooses_cannot_be_beaten(rng) -> None:
             assert (room > -1e-12).all()
             tight = min(tight, room.min())
     assert tight < 0.1
+
+
+def test_a_part_stands_at_every_place_of_its_token(rng) -> None:
+    """A fixed bit has one token in two slots: both become the part, the others stay."""
+    tokens = Form(rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 4)), rng.random((3, 2)))
+    parts = parts_of(tokens[[1]])
+    found = with_row(tokens, [0, 2], parts)
+    assert len(found) == 3 * len(parts)
+    for part in range(len(parts)):
+        zero, one, two = (found[[3 * part + row]] for row in range(3))
+        for own in (zero, two):
+            assert np.array_equal(own.c, parts.c[[part]])
+            assert np.array_equal(own.G, parts.G[[part]])
+            assert np.array_equal(own.e, parts.e[[part]])
+        assert np.array_equal(one.c, tokens.c[[1]])
+        assert np.array_equal(one.G[..., :4], tokens.G[[1]])
+        assert not one.G[..., 4:].any()
+        assert np.array_equal(one.e, tokens.e[[1]])
 
 
 @pytest.mark.parametrize("spread", [0.1, 3.0])
