@@ -84,10 +84,10 @@ def _axes(g: FloatArray) -> FloatArray:
         return np.broadcast_to(np.eye(g.shape[1]), (len(g), g.shape[1], g.shape[1]))
 
 
-def _scaled(g: FloatArray, most: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _scaled(P: FloatArray, g: FloatArray, most: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Generators and errors of δ g ε for any |δ| <= most (slot, 1) and vectors g (slot, dim,
-    vector). Along the axes P of g it is P' (P g) and (1 - P' P) g with the transpose P'."""
-    P, size = _axes(g), np.abs(g).sum(-1, keepdims=True)
+    vector). Along axes P of g it is P' (P g) and (1 - P' P) g with the transpose P'."""
+    size = np.abs(g).sum(-1, keepdims=True)
     back, one, off = P.swapaxes(1, 2), np.eye(g.shape[1]), off_by(g.shape[1] + g.shape[2])
     along = np.abs(np.matmul(P, g)).sum(-1, keepdims=True) + off * np.matmul(np.abs(P), size)
     missed = np.abs(one - back @ P) + off * (one + np.abs(back) @ np.abs(P))
@@ -314,7 +314,8 @@ class TwoAttentionLayers:
             g = w1[:, None] * (v1.T - m[..., None]) - w0[:, None] * (v0.T - m[..., None])
             top, bottom = 1 / least, 1 / most[:, None, None]
             wrong = off * (sizes + 2 * np.abs(m) * sums[:, None]) + 4 * ENTRY * sums[:, None]
-            rest, e = _scaled(g, (top - bottom)[..., 0] / 4 * (1 + off))
+            axes = _axes(g)
+            rest, e = _scaled(axes, g, (top - bottom)[..., 0] / 4 * (1 + off))
             e = e + 2 * wrong * top[..., 0] + off_by(2) * np.abs(m) + TINY * top[..., 0]
             G = np.concatenate([g * ((top + bottom) / 4), rest], -1)
             found = TokenSet(m, G, e * UP)
@@ -324,9 +325,8 @@ class TwoAttentionLayers:
                 fixed_part = fixed_N[at], fixed_sizes[at], fixed_w[at]
                 pairs = np.stack([w0[at], w1[at]]), np.stack([v0, v1])
                 most = np.abs(np.concatenate([v0, v1, vf])).max(0) * UP + ENTRY
-                found = narrowed(
-                    found, at, turned(_axes(g[at]), *pairs, fixed_part, 3 * n), most, k
-                )
+                along = turned(axes[at], *pairs, fixed_part, 3 * n)
+                found = narrowed(found, at, along, most, k)
             parts.append(found)
         d = self.v[0].shape[1]
         G = np.zeros((len(slots), self.heads * d, k + self.heads * d))

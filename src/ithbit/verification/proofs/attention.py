@@ -106,9 +106,9 @@ def separable_ratio(
     top, low = 1 / least, 1 / most
     radius = (top - low) / 2 + top * slack(0)
     G = g * ((top + low) / 2)[..., None, None]
-    rest = large * radius[..., None] * (1 + slack(0)) + TINY
     e = (wrong + count * large) * top[..., None] * (1 + slack(0))
     if bands is None:
+        rest = large * radius[..., None] * (1 + slack(0)) + TINY
         return Ratio(m, G, rest, e, least, most, moves / least[..., None])
     axes, missed = principal_axes(g)
     back = axes.swapaxes(-1, -2)
